@@ -1,6 +1,6 @@
 """An API server over HTTP: the verbs of `resource.k8s.io` that drivers use, watches included; it can fail on demand.
 
-It serves any other resource too (nodes, pods, events), without rules of its own, and answers what clients ask first:
+It serves any other resource too (nodes, pods, events), without rules of its own, and answers the requests of discovery:
 `/api`, `/apis`, `/version`. Bodies are JSON, or Kubernetes' protobuf for slices, which some Go drivers send.
 """
 
@@ -34,12 +34,12 @@ _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 @dataclass
 class ApiServer:
-    """The server. `start` listens; everything may be changed while it runs.
+    """The server. `start` listens; every attribute may be changed while it runs.
 
     Attributes:
-        objects: what it keeps.
+        objects: its objects.
         versions: the versions of resource.k8s.io that it serves.
-        tokens: the bearer tokens that it takes; None for any or none.
+        tokens: the bearer tokens that it accepts; None for any token or none.
         certificate: the files of certificate and key with which it serves HTTPS; None for HTTP.
         authority: the file with the authority of that certificate.
         bookmark_seconds: how long a watch is silent before a bookmark comes.
@@ -69,7 +69,7 @@ class ApiServer:
     _port: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    # --- life ---
+    # --- starting and stopping ---
 
     def start(self) -> None:
         """Listen, on the same port as before if there was one."""
@@ -82,7 +82,7 @@ class ApiServer:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), name="apiserver", daemon=True).start()
 
     def stop(self) -> None:
-        """Go away: connections break, new ones are refused. `start` comes back."""
+        """Stop: connections break, new ones are refused. `start` listens again."""
         server, self._server = self._server, None
         if server is not None:
             server.shutdown()
@@ -100,7 +100,7 @@ class ApiServer:
 
     @property
     def port(self) -> int:
-        """The port at which it listens."""
+        """Return the port on which it listens."""
         return self._port
 
     @property
@@ -128,10 +128,10 @@ class ApiServer:
         path.write_text(dump_yaml(document))
         return str(path)
 
-    # --- for those who look on ---
+    # --- for checks ---
 
     def heal(self) -> None:
-        """Be a server again that lacks nothing."""
+        """Remove all faults, and serve everything again."""
         self.faults.clear()
         self.after.clear()
         self.objects.gates_off.clear()
@@ -140,25 +140,25 @@ class ApiServer:
             self.start()
 
     def put(self, resource: str, document: KubeDocument) -> KubeDocument:
-        """Put an object there."""
+        """Store an object."""
         return self.objects.create(kind_of(resource), document)
 
     def requests(self, method: str = "", path: str = "") -> list[SeenRequest]:
-        """The requests that came, of a method and with this in their path."""
+        """Return the requests of a method whose path contains a text."""
         with self._lock:
             return [seen for seen in self.seen if method in ("", seen.method) and path in seen.path]
 
     def writes(self, resource: str = "resourceslices") -> list[SeenRequest]:
-        """The requests that wrote, or wanted to."""
+        """Return the requests that wrote or tried to."""
         return [seen for seen in self.requests(path=resource) if seen.method != "GET"]
 
     def note(self, seen: SeenRequest) -> None:
-        """Remember a request."""
+        """Record a request."""
         with self._lock:
             self.seen.append(seen)
 
     def fault(self, faults: list[RequestFault], method: str, path: str) -> RequestFault | None:
-        """The fault that befalls a request, if any."""
+        """Return the fault for a request, if any."""
         with self._lock:
             return next((fault for fault in faults if fault.takes(method, path)), None)
 
@@ -238,7 +238,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle  # noqa: N815 - the parent's names
 
     def _befallen(self, fault: RequestFault | None, seen: Any) -> bool:
-        """Let a fault happen; return whether the request has had its answer."""
+        """Carry out a fault; returns whether the request has been answered by it."""
         if fault is None:
             return False
         time.sleep(fault.seconds)
@@ -278,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        # A watch from 0 begins with what there is; so does one that asks for it, and says where that ends.
+        # A watch from version 0 begins with all objects. So does one with sendInitialEvents, which marks their end.
         if start == "0" or query.get("sendInitialEvents") == "true":
             version = self._initial(objects, request, matches)
         while api.running and time.monotonic() < ends:
@@ -294,7 +294,7 @@ class _Handler(BaseHTTPRequestHandler):
             if not news:
                 self._bookmark(request, version)
         api.watches_ended += 1
-        # A server that goes away breaks off; only one that has had enough ends its answer.
+        # A server that stops breaks the connection. Only a watch that reaches its time limit ends properly.
         self.close_connection = not api.running
         if api.running:
             self.wfile.write(b"0\r\n\r\n")
@@ -308,7 +308,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     @staticmethod
     def _news(api: ApiServer, kind: ResourceKind, version: int) -> tuple[list[ObjectChange], int]:
-        """Return what has changed since a version, as soon as something has or a bookmark is due."""
+        """Return the changes since a version, as soon as there is one or a bookmark is due."""
         objects = api.objects
         with objects.changed:
             news = objects.since(kind, version)
@@ -370,7 +370,7 @@ class ApiRequest:
 
     @property
     def the_kind(self) -> ResourceKind:
-        """The resource, of a request that is for one."""
+        """Return the kind of a request for a resource."""
         if self.kind is None:
             raise StatusError(404, "", _NOT_FOUND)
         return self.kind
@@ -382,7 +382,7 @@ class ApiRequest:
 
     @classmethod
     def parse(cls, method: str, path: str, versions: tuple[str, ...]) -> ApiRequest:
-        """Read a path; `versions` are those of resource.k8s.io.
+        """Parse a path; `versions` are those of resource.k8s.io.
 
         Raises:
             StatusError: the server has no such path.
@@ -444,7 +444,7 @@ class ApiRequest:
     def _list(self, objects: Objects, query: Mapping[str, str]) -> KubeDocument:
         fields, labels = selection(query.get("fieldSelector", "")), labeled(query.get("labelSelector", ""))
         version, items = objects.select(self.the_kind, self.namespace, lambda one: fields(one) and labels(one))
-        # Items of a list do not say what they are.
+        # Items of a list have no kind and apiVersion.
         bare = [
             {key: value for key, value in self._served(item).items() if key not in ("apiVersion", "kind")}
             for item in items
@@ -460,7 +460,7 @@ class ApiRequest:
         return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 
     def _whole(self, objects: Objects, document: KubeDocument) -> KubeDocument:
-        """The object to store: a PUT of a status leaves the rest as it is."""
+        """Return the object to store; a PUT of a status leaves the rest unchanged."""
         document["metadata"] = {**document.get("metadata", {}), "name": self.name}
         if self.the_kind.namespaced:
             document["metadata"]["namespace"] = self.namespace
@@ -515,7 +515,7 @@ def selection(selector: str, namespace: str = "") -> Callable[[KubeDocument], bo
 
 
 def labeled(selector: str) -> Callable[[KubeDocument], bool]:
-    """Return whether an object has the labels of a selector with equalities alone."""
+    """Return whether an object matches a label selector that has only equalities."""
     pairs = [pair.replace("==", "=").split("=", 1) for pair in selector.split(",") if pair]
 
     def matches(document: KubeDocument) -> bool:
@@ -549,7 +549,7 @@ def _resources(group: str, version: str) -> KubeDocument:
 
 
 def _merged(old: Any, patch: Any) -> Any:
-    """RFC 7396."""
+    """Apply a JSON merge patch (RFC 7396)."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     merged = dict(old) if isinstance(old, dict) else {}
@@ -580,7 +580,7 @@ class RequestFault:
     drop: bool = False
 
     def takes(self, method: str, path: str) -> bool:
-        """Return whether it befalls this request; each time counts."""
+        """Return whether it applies to this request, which then counts."""
         if self.times > 0 and self.method in ("", method) and self.path in path:
             self.times -= 1
             return True
@@ -589,7 +589,7 @@ class RequestFault:
 
 @dataclass(frozen=True)
 class SeenRequest:
-    """A request that came.
+    """A request that was received.
 
     Attributes:
         status: what was answered; 0 if nothing was.

@@ -1,4 +1,4 @@
-"""The bench that a check works with: a driver between kubelet, an API server and a CDI folder, and claims for it."""
+"""The bench that a check works with: a driver with kubelet, an API server, a CDI folder, and claims."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from dranode.sanity.kubelet import (
 from dranode.sanity.objects import StatusError
 
 OTHER_DRIVER: Final = "other.sanity.example.com"
-# A driver that has let so many calls run out is given less time for each that follows, or a run would take hours.
+# After so many calls have timed out, later calls get less time; otherwise a run would take hours.
 _HUNG_CALLS: Final = 3
 _HUNG_SECONDS: Final = 5.0
 
 
 @dataclass
 class Bench(DriverLink):
-    """A driver, and all that it talks to.
+    """A driver, and everything that it talks to.
 
     Attributes:
-        api: the API server; None where the driver has its claims from elsewhere.
+        api: the API server; None if the driver gets its claims from elsewhere.
         given: claims that exist already.
-        configurations: opaque parameters that the driver takes, each with another effect.
+        configurations: opaque parameters that the driver accepts, each with a different effect.
     """
 
     api: ApiServer | None = None
@@ -62,10 +62,10 @@ class Bench(DriverLink):
     # --- claims ---
 
     def devices(self, count: int = 1, *, shareable: bool | None = None) -> list[OfferedDevice]:
-        """Published devices that can be allocated at the same time.
+        """Return published devices that can be allocated at the same time.
 
         Raises:
-            Unable: the driver does not publish so many.
+            Unable: the driver publishes fewer.
         """
         offers = self.offers()
         kind = {None: "", True: "shareable ", False: "exclusive "}[shareable]
@@ -76,7 +76,7 @@ class Bench(DriverLink):
         return devices
 
     def offers(self) -> list[OfferedDevice]:
-        """Every device that the driver publishes, as soon as it publishes any.
+        """Return every published device, as soon as there is one.
 
         Raises:
             Unable: there is no API server, or nothing is published.
@@ -91,12 +91,12 @@ class Bench(DriverLink):
         return devices
 
     def slices(self) -> list[KubeDocument]:
-        """The driver's slices."""
+        """Return the driver's slices."""
         slices = self.server().objects.all("resourceslices")
         return [document for document in slices if document["spec"]["driver"] == self.driver]
 
     def add_slice(self, document: KubeDocument) -> str:
-        """Put a slice into the API server that is gone after the check; return its name."""
+        """Create a slice that is deleted after the check; returns its name."""
         name = f"of-sanity-{len(self._slices)}"
         self.server().put("resourceslices", {**document, "metadata": {**document.get("metadata", {}), "name": name}})
         self._slices.append(name)
@@ -106,14 +106,14 @@ class Bench(DriverLink):
         """The API server.
 
         Raises:
-            Unable: the driver has its claims from elsewhere.
+            Unable: the driver gets its claims from elsewhere.
         """
         if self.api is None:
             raise Unable("there is no API server; leave out --claims to have one, or add --kubeconfig")
         return self.api
 
     def claim(self, devices: Sequence[OfferedDevice] | None = None, **properties: Any) -> BenchClaim:
-        """A claim that was allocated these devices, one request each; the properties are those of `make_claim`.
+        """Return a claim that was allocated these devices, one request each; the properties are those of `make_claim`.
 
         Raises:
             Unable: there is no API server, and no more claims are given.
@@ -123,7 +123,7 @@ class Bench(DriverLink):
         return self.make_claim([device.result("") for device in devices or self.devices()], **properties)
 
     def several_devices(self, count: int) -> list[OfferedDevice]:
-        """So many devices, or shares of one where there are not so many.
+        """Return a number of devices, or shares of one device if there are fewer.
 
         Raises:
             Unable: there is neither.
@@ -137,10 +137,10 @@ class Bench(DriverLink):
             return [device] * count
 
     def several_claims(self, count: int) -> list[BenchClaim]:
-        """So many claims that can be prepared beside each other.
+        """Return a number of claims that can be prepared at the same time.
 
         Raises:
-            Unable: the driver has not so much to give.
+            Unable: the driver does not have enough devices.
         """
         if self.api is None:
             return [self.claim() for _ in range(count)]
@@ -167,10 +167,10 @@ class Bench(DriverLink):
         """Put an allocated claim into the API server.
 
         Args:
-            results: of the allocation; those without a request get one of `requests`, or one made up.
+            results: of the allocation; those without a request get one of `requests`, or a generated one.
             requests: names of requests (`name`, or `name/subrequest`).
             config: of the allocation.
-            identity: of the claim; made up by default.
+            identity: of the claim; generated by default.
             name: likewise.
             namespace: likewise.
             annotations: of the claim.
@@ -183,7 +183,7 @@ class Bench(DriverLink):
         )
 
     def put(self, claim: BenchClaim) -> BenchClaim:
-        """Put a claim into the API server, in place of one of its name."""
+        """Store a claim in the API server; it replaces one of the same name."""
         objects = self.server().objects
         with contextlib.suppress(StatusError):
             objects.remove("resourceclaims", claim.identity.name, claim.identity.namespace)
@@ -211,7 +211,7 @@ class Bench(DriverLink):
     # --- calls ---
 
     def prepare(self, *claims: BenchClaim, version: str = "", client: SocketClient | None = None) -> Answers:
-        """Let the driver prepare claims with one call; they are unprepared at the end of the check.
+        """Call the driver to prepare claims; they are unprepared at the end of the check.
 
         Raises:
             DriverCallError: the whole call failed.
@@ -222,7 +222,7 @@ class Bench(DriverLink):
             return plugin.prepare(version or self.version, [claim.identity for claim in claims], seconds)
 
     def prepared(self, *claims: BenchClaim, version: str = "", client: SocketClient | None = None) -> list[ClaimAnswer]:
-        """Prepare claims that the driver has to prepare; the answers are in their order.
+        """Prepare claims, all of which must succeed; returns the answers in their order.
 
         Raises:
             Breach: it does not.
@@ -234,17 +234,17 @@ class Bench(DriverLink):
     def same_answer(
         self, claim: BenchClaim, before: ClaimAnswer, remedy: str, *, client: SocketClient | None = None
     ) -> ClaimAnswer:
-        """Prepare a claim again, and return the answer, which has to be that of before.
+        """Prepare a claim again; returns the answer, which must not have changed.
 
         Raises:
-            Breach: it is another one.
+            Breach: the answer has changed.
         """
         (after,) = self.prepared(claim, client=client)
         expect(after == before, f"the answer is {after}, but was {before}", remedy)
         return after
 
     def unprepare(self, *claims: BenchClaim, version: str = "", client: SocketClient | None = None) -> Answers:
-        """Let the driver unprepare claims with one call.
+        """Call the driver to unprepare claims.
 
         Raises:
             DriverCallError: the whole call failed.
@@ -255,7 +255,7 @@ class Bench(DriverLink):
 
     @contextlib.contextmanager
     def _patiently(self) -> Iterator[float]:
-        """Return how long a call may take: kubelet's 45 s, or less for a driver that has let several run out."""
+        """Return how long a call may take: kubelet's 45 s, or less after several calls have timed out."""
         try:
             yield CALL_SECONDS if self._expired < _HUNG_CALLS else _HUNG_SECONDS
         except DriverCallError as error:
@@ -263,7 +263,7 @@ class Bench(DriverLink):
             raise
 
     def unprepared(self, *claims: BenchClaim, version: str = "", client: SocketClient | None = None) -> None:
-        """Unprepare claims that the driver has to unprepare.
+        """Unprepare claims, all of which must succeed.
 
         Raises:
             Breach: it does not.
@@ -274,7 +274,7 @@ class Bench(DriverLink):
             _succeeded("NodeUnprepareResources", answers, claim)
 
     def refused(self, claim: BenchClaim) -> str:
-        """The reason for which the driver refuses to prepare a claim, alone or with the whole call; else empty."""
+        """Return why the driver refuses to prepare a claim, by its entry or the whole call; empty if it does not."""
         try:
             answers = self.prepare(claim)
         except DriverCallError as error:
@@ -296,7 +296,7 @@ class Bench(DriverLink):
         return SpecFolder(self.places.cdi)
 
     def edits(self, claim: BenchClaim, answer: ClaimAnswer) -> str:
-        """Return what containers get by an answer, without what names the claim, so that two claims can be compared."""
+        """Return the edits of an answer, without the claim's names in them, so that two claims can be compared."""
         text = repr(self.specs.edits(answer.cdi))
         shares = [str(result["shareID"]) for result in claim.results if result.get("shareID")]
         for value, token in [(claim.uid, "<uid>"), *((share, "<share>") for share in shares)]:
@@ -305,11 +305,11 @@ class Bench(DriverLink):
         return text.replace(claim.identity.name, "<name>")
 
     def edits_if_any(self, claim: BenchClaim, answer: ClaimAnswer) -> str:
-        """Return the same, or nothing for an answer without CDI ids or a folder that the suite cannot see."""
+        """Return the same; nothing if the answer has no CDI ids or the suite cannot see the folder."""
         return self.edits(claim, answer) if answer.cdi and self.places.cdi is not None else ""
 
     def see_ids_resolve(self, answer: ClaimAnswer) -> None:
-        """See that a runtime finds an answer's CDI ids, where the suite can see the folder.
+        """Check that a runtime finds an answer's CDI ids, if the suite can see the folder.
 
         Raises:
             Breach: it would not find one of them.
@@ -318,7 +318,7 @@ class Bench(DriverLink):
             self.specs.edits(answer.cdi)
 
     def files_of(self, claim: BenchClaim) -> list[str]:
-        """The files in the CDI folder that hold a claim's UID; none where the suite cannot see the folder."""
+        """Return the files in the CDI folder that contain a claim's UID; none if the suite cannot see the folder."""
         if self.places.cdi is None:
             return []
         return [name for name, content in self.specs.listing().items() if claim.uid.encode() in content]
@@ -326,7 +326,7 @@ class Bench(DriverLink):
     # --- between checks ---
 
     def begin(self) -> None:
-        """See that the driver runs and answers, starting it if it must be.
+        """Check that the driver runs and answers; start it if need be.
 
         Raises:
             Breach: it does not answer.
@@ -348,7 +348,7 @@ class Bench(DriverLink):
                 self.server().objects.remove("resourceslices", name)
         self._slices.clear()
         if self._plugin is None:
-            # What a check has prepared with a driver that it has ended is unprepared when that runs again.
+            # If a check has stopped the driver, its claims are unprepared once the driver runs again.
             self._unfinished.extend(self._claims.values())
         self._claims.clear()
         self._given_next = 0
@@ -402,7 +402,7 @@ class SpecFile:
     spec: Spec | None
 
     def names(self) -> Iterator[str]:
-        """The qualified names of its devices."""
+        """Return the qualified names of its devices."""
         for device in self.spec.devices if self.spec else ():
             yield f"{self.spec.kind}={device.name}" if self.spec else ""
 
@@ -414,7 +414,7 @@ class SpecFolder:
     folder: Path
 
     def listing(self) -> dict[str, bytes]:
-        """Every file of the folder with its content, temporary ones included."""
+        """Return every file of the folder with its content, including temporary ones."""
         try:
             paths = sorted(path for path in self.folder.iterdir() if path.is_file())
         except FileNotFoundError:
@@ -422,7 +422,7 @@ class SpecFolder:
         return {path.name: content for path in paths if (content := _content(path)) is not None}
 
     def files(self) -> list[SpecFile]:
-        """The files that a runtime reads."""
+        """Return the files that a runtime reads."""
         return [
             _spec_file(self.folder / name, content)
             for name, content in self.listing().items()
@@ -430,7 +430,7 @@ class SpecFolder:
         ]
 
     def resolve(self, name: str, files: Sequence[SpecFile] | None = None) -> tuple[ContainerEdits, ...]:
-        """The edits that a container gets for a qualified name: those of its spec, then those of the device.
+        """Return the edits that a container gets for a qualified name: the spec's, then the device's.
 
         Args:
             name: the CDI id.
@@ -463,7 +463,7 @@ class SpecFolder:
         return spec.container_edits, device.container_edits
 
     def edits(self, names: Iterable[str]) -> list[Any]:
-        """The edits for several names, as plain documents in their order; empty ones are left out.
+        """Return the edits for several names in their order, as plain documents, without empty ones.
 
         Raises:
             Breach: a runtime would not find one of them.

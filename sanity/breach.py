@@ -1,10 +1,10 @@
-"""The ways in which a check ends that does not pass."""
+"""How a check ends if it does not pass."""
 
 from __future__ import annotations
 
 
 class Breach(Exception):  # noqa: N818 - what a check found is no error of the suite
-    """A rule that a driver does not keep.
+    """A driver breaks a rule.
 
     Attributes:
         seen: what was seen, with the values.
@@ -18,14 +18,14 @@ class Breach(Exception):  # noqa: N818 - what a check found is no error of the s
 
 
 class Unable(Exception):  # noqa: N818 - likewise
-    """A check cannot be run here; the text says why and, where there is a way, what would let it run."""
+    """A check cannot be run here; the text says why and, if possible, how to make it run."""
 
 
 def expect(holds: object, seen: str, remedy: str) -> None:
-    """Report a breach unless something holds.
+    """Raise a breach unless a condition is true.
 
     Raises:
-        Breach: it does not hold.
+        Breach: the condition is false.
     """
     if not holds:
         raise Breach(seen, remedy)

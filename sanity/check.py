@@ -1,4 +1,4 @@
-"""A check: a rule with its source, and a function that finds out whether a driver keeps it."""
+"""A check: a rule with its source, and a function that tests whether a driver follows it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Check:
         id: `<group>-<rule>`; never changes its meaning.
         rule: one sentence that says what a driver has to do.
         source: where that is written.
-        run: raises Breach if a driver does not, Unable if it cannot be seen.
+        run: raises Breach if a driver breaks the rule, Unable if that cannot be tested.
     """
 
     id: str
@@ -85,6 +85,6 @@ def _registering(level: Level, name: str, source: str) -> Callable[[Run], Run]:
 
 
 def registered() -> tuple[Check, ...]:
-    """Every check that has been registered, group by group, in the order in which they are written."""
+    """Return all registered checks, group by group, in the order of the source."""
     order = list(CheckGroup)
     return tuple(sorted(_CHECKS.values(), key=lambda check: order.index(check.group)))

@@ -1,4 +1,4 @@
-"""Claims for a driver: what kubelet sends of one, and the object that the API server has."""
+"""Claims for a driver: the identity that kubelet sends, and the object in the API server."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _CLASS: Final = "sanity.example.com"
 
 @dataclass(frozen=True)
 class BenchClaim:
-    """A claim for the driver: what kubelet sends of it, and the object."""
+    """A claim for the driver: the identity that kubelet sends, and the object."""
 
     identity: ClaimIdentity
     document: KubeDocument
 
     @property
     def uid(self) -> str:
-        """Its UID."""
+        """Return its UID."""
         return self.identity.uid
 
     @property
     def results(self) -> list[KubeDocument]:
-        """The results of its allocation."""
+        """Return the results of its allocation."""
         return list(self.document["status"]["allocation"]["devices"]["results"])
 
     @property
     def allocated(self) -> set[tuple[str, str]]:
-        """Pool and name of each device that it was allocated."""
+        """Return pool and name of each allocated device."""
         return {(result["pool"], result["device"]) for result in self.results}
 
 
@@ -77,7 +77,7 @@ def allocated_claim(
 
 
 def _requests(results: Sequence[Mapping[str, Any]]) -> list[KubeDocument]:
-    """The requests of the spec that such results answer."""
+    """Return the requests of a spec that such results fulfil."""
     requests: dict[str, KubeDocument] = {}
     for result in results:
         name, slash, alternative = str(result["request"]).partition("/")
@@ -95,18 +95,18 @@ def _requests(results: Sequence[Mapping[str, Any]]) -> list[KubeDocument]:
 
 
 def missing_claim() -> BenchClaim:
-    """A claim that no API server has."""
+    """Return a claim that does not exist in the API server."""
     identity = ClaimIdentity("sanity", f"missing-{uuid.uuid4().hex[:8]}", str(uuid.uuid4()))
     return BenchClaim(identity, {"status": {"allocation": {"devices": {"results": []}}}})
 
 
 def deallocate(document: dict[str, Any]) -> None:
-    """Take a claim's allocation away."""
+    """Remove a claim's allocation."""
     document["status"] = {}
 
 
 _BLOCKING: Final = ("NoSchedule", "NoExecute")
-# Of a capacity without a policy a claim takes this part.
+# A claim takes this part of a capacity without a policy.
 _PART: Final = 8
 
 
@@ -131,28 +131,28 @@ class OfferedDevice:
 
     @property
     def shareable(self) -> bool:
-        """Return whether several claims can have it at once."""
+        """Return whether several claims can have it at the same time."""
         return bool(self.document.get("allowMultipleAllocations"))
 
     @property
     def hindered(self) -> bool:
-        """Return whether a plain claim would not get it, or only after others have acted."""
+        """Return whether a plain claim would not get it, or only after another component has acted."""
         blocked = any(taint.get("effect") in _BLOCKING for taint in self.document.get("taints") or ())
         return blocked or bool(self.document.get("bindingConditions"))
 
     def draws(self) -> Iterator[tuple[tuple[str, str], Fraction]]:
-        """The counters that it draws on, and how much."""
+        """Return the counters that it consumes, and how much of each."""
         for consumption in self.document.get("consumesCounters") or ():
             for counter, amount in consumption["counters"].items():
                 yield (consumption["counterSet"], counter), Fraction(Quantity(amount["value"]).value)
 
     def amounts(self) -> dict[str, str]:
-        """Return how much of each capacity a claim takes that asks for as little as it may (KEP-5075)."""
+        """Return how much of each capacity a claim takes with the smallest possible request (KEP-5075)."""
         capacities = self.document.get("capacity") or {}
         return {name: _least(capacity) for name, capacity in capacities.items()} if self.shareable else {}
 
     def shares(self) -> int:
-        """Return how many claims can take that much at the same time; 1 where it is not shareable."""
+        """Return how many claims can take that much at the same time; 1 if it cannot be shared."""
         fits = [
             int(Quantity(capacity["value"]).value // Quantity(amount).value)
             for name, capacity in (self.document.get("capacity") or {}).items()
@@ -161,7 +161,7 @@ class OfferedDevice:
         return max(1, min(fits, default=_PART)) if self.shareable else 1
 
     def result(self, request: str) -> dict[str, Any]:
-        """The result that kube-scheduler would write for a request."""
+        """Return the result that kube-scheduler would write for a request."""
         copied = {name: self.document[name] for name in ("bindingConditions", "bindingFailureConditions")
                   if self.document.get(name)}  # fmt: skip
         shared = {"shareID": str(uuid.uuid4()), "consumedCapacity": self.amounts()} if self.shareable else {}
@@ -169,7 +169,7 @@ class OfferedDevice:
 
 
 def current_pools(slices: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """The slices of the highest generation of each pool, by the pool's name."""
+    """Return the slices of each pool's newest generation, by the pool's name."""
     pools: dict[str, list[Mapping[str, Any]]] = {}
     for document in slices:
         pools.setdefault(document["spec"]["pool"]["name"], []).append(document)
@@ -181,7 +181,7 @@ def current_pools(slices: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping
 
 
 def offered_devices(slices: Iterable[Mapping[str, Any]]) -> list[OfferedDevice]:
-    """The devices of complete pools, those first that any claim can have."""
+    """Return the devices of complete pools; those that any claim can get come first."""
     devices = []
     for pool, documents in current_pools(slices).items():
         if len(documents) != documents[0]["spec"]["pool"]["resourceSliceCount"]:
@@ -201,7 +201,7 @@ def offered_devices(slices: Iterable[Mapping[str, Any]]) -> list[OfferedDevice]:
 
 
 def together(devices: Sequence[OfferedDevice]) -> list[OfferedDevice]:
-    """Those of the devices that can be allocated at the same time, in their order: partitions share counters."""
+    """Return the devices that can be allocated at the same time, because partitions share counters."""
     used: dict[tuple[str, tuple[str, str]], Fraction] = {}
     taken = []
     for device in devices:
@@ -220,7 +220,7 @@ def _generation(document: Mapping[str, Any]) -> int:
 def _least(capacity: Mapping[str, Any]) -> str:
     policy = capacity.get("requestPolicy") or {}
     if (bounds := policy.get("validRange")) is not None:
-        # The default may be all of it; a claim that asks for the minimum or one step is valid too.
+        # The default may be the whole capacity. A request for the minimum or one step is valid too.
         steps = Quantity(bounds["min"]).value or Quantity(bounds.get("step") or policy["default"]).value
         return _text(Fraction(steps))
     if policy.get("validValues"):

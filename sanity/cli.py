@@ -98,7 +98,7 @@ def command(
             outcomes = run_checks(bench, checks, lambda check: progress(check.id))
             name = _name(bench)
         except Breach as never:
-            # It has a report too, for those who read nothing else.
+            # The report is written too, for those who read only that.
             breach, found, name = never, {}, _command_name(driver_command, bench)
             outcomes = unanswered(bench, checks, never)
     if junit is not None:
@@ -120,7 +120,7 @@ def _name(bench: Bench) -> str:
 
 
 def _command_name(driver_command: Sequence[str], bench: Bench) -> str:
-    """Return what a driver is called that never said its name."""
+    """Return a name for a driver that never registered one."""
     return driver_command[0] if driver_command else bench.places.socket or str(bench.places.registration)
 
 

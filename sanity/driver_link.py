@@ -45,13 +45,13 @@ class BenchPlaces:
 
 @dataclass
 class DriverLink:
-    """The way to a driver.
+    """The connection to a driver.
 
     Attributes:
-        places: where things are.
+        places: the paths.
         process: the driver, if the suite has started it.
-        patience: seconds after which something that must come about will not.
-        quiet: seconds for which something that must not come about is watched.
+        patience: how long to wait, in seconds, for something that must happen.
+        quiet: how long to watch, in seconds, for something that must not happen.
     """
 
     places: BenchPlaces
@@ -64,12 +64,12 @@ class DriverLink:
 
     @property
     def driver(self) -> str:
-        """The driver's name."""
+        """Return the driver's name."""
         return self.info.name
 
     @property
     def info(self) -> DriverInfo:
-        """Return what the driver says of itself, as it was first asked."""
+        """Return the driver's first answer to GetInfo."""
         if self._info is None:
             self.connect()
         if self._info is None:
@@ -78,7 +78,7 @@ class DriverLink:
 
     @property
     def version(self) -> str:
-        """The DRA service that kubelet would take."""
+        """Return the version of the DRA service that kubelet would choose."""
         versions = self._info.versions if self._info else tuple(DRA_SERVICES)
         known = next((version for version in versions if version in DRA_SERVICES), None)
         return known or next(iter(DRA_SERVICES))
@@ -100,13 +100,13 @@ class DriverLink:
         self._wait_for_service(self._plugin)
 
     def endpoint(self) -> str:
-        """The path of the DRA service's socket."""
+        """Return the path of the DRA service's socket."""
         if self._info is None:
             return self.places.socket
         return self._info.endpoint or str(self.registration_socket())
 
     def registration_socket(self) -> Path:
-        """The registration socket, as soon as there is one that answers.
+        """Return the registration socket, as soon as one answers.
 
         Raises:
             Unable: the suite does not know where it should be.
@@ -124,7 +124,7 @@ class DriverLink:
         return answering
 
     def registration_sockets(self) -> list[Path]:
-        """The registration sockets that answer, oldest first.
+        """Return the registration sockets that answer, oldest first.
 
         Raises:
             Unable: the suite does not know where they should be.
@@ -132,7 +132,7 @@ class DriverLink:
         return [path for path in self.listed_sockets() if not self._problem(path)]
 
     def listed_sockets(self) -> list[Path]:
-        """The sockets that kubelet would look at, oldest first, whether they answer or not.
+        """Return the sockets that kubelet would try, oldest first, whether they answer or not.
 
         Raises:
             Unable: the suite does not know where they should be.
@@ -153,12 +153,12 @@ class DriverLink:
         return ""
 
     def _problems(self) -> str:
-        """Return what came of GetInfo at each socket that is there."""
+        """Return the outcome of GetInfo for each existing socket."""
         return "".join(f"; GetInfo at {path.name} failed: {self._problem(path)}" for path in self.listed_sockets())
 
     @contextlib.contextmanager
     def registrar(self, socket: Path | None = None) -> Iterator[SocketClient]:
-        """A new connection to a registration socket, as kubelet makes one for every registration."""
+        """Return a new connection to a registration socket, as kubelet makes one for each registration."""
         client = SocketClient(str(socket or self.registration_socket()))
         try:
             yield client
@@ -167,7 +167,7 @@ class DriverLink:
 
     @property
     def plugin(self) -> SocketClient:
-        """The connection to the DRA service."""
+        """Return the connection to the DRA service."""
         if self._plugin is None:
             self.connect()
         if self._plugin is None:
@@ -175,7 +175,7 @@ class DriverLink:
         return self._plugin
 
     def another_connection(self, endpoint: str | None = None, authority: str | None = None) -> SocketClient:
-        """A connection to a DRA service of its own; closed at the end of the check."""
+        """Return another connection to a DRA service, which is closed at the end of the check."""
         client = SocketClient(endpoint or self.endpoint(), authority)
         self._clients.append(client)
         return client
@@ -188,7 +188,7 @@ class DriverLink:
         self._plugin = None
 
     def started(self) -> DriverProcess:
-        """The driver that the suite has started.
+        """Return the driver that the suite has started.
 
         Raises:
             Unable: somebody else has started it.
@@ -198,7 +198,7 @@ class DriverLink:
         return self.process
 
     def restart(self, between: Callable[[], object] = lambda: None) -> None:
-        """Kill the driver, let something happen, start it again and wait until it answers."""
+        """Kill the driver, call a function, start the driver again, and wait until it answers."""
         process = self.started()
         self.disconnect()
         process.kill()
@@ -207,7 +207,7 @@ class DriverLink:
         self.connect()
 
     def see_it_answers(self) -> None:
-        """See that the driver runs and answers, starting it if it must be.
+        """Check that the driver runs and answers; start it if need be.
 
         Raises:
             Breach: it does not answer.
@@ -221,12 +221,12 @@ class DriverLink:
             self.connect()
 
     def start_afresh(self) -> None:
-        """Start the driver with an empty folder, as on a new node; what it had in it is kept beside it.
+        """Start the driver with an empty folder, as on a new node; the old content is kept beside it.
 
         Raises:
             Unable: the suite does not know its folder.
-            Breach: it does not answer even so.
-            DranodeError: it cannot be started, or its folder not be moved.
+            Breach: it still does not answer.
+            DranodeError: it cannot be started, or its folder cannot be moved.
         """
         process, data = self.started(), self.places.data
         if data is None:
@@ -243,11 +243,11 @@ class DriverLink:
         self.connect()
 
     def ended_unasked(self) -> str:
-        """That the driver has ended although no check asked it to, with its status; empty if it has not."""
+        """Return that the driver has ended by itself, with its status; empty if it has not."""
         return "" if self._plugin is None else self._ended()
 
     def _ended(self) -> str:
-        """That the driver has ended, with its status; empty if it runs, or somebody else has started it."""
+        """Return that the driver has ended, with its status; empty if it runs, or somebody else has started it."""
         status = None if self.process is None else self.process.exited()
         if status is None:
             return ""
@@ -255,18 +255,18 @@ class DriverLink:
         return f"the driver ended with {how}"
 
     def eventually(self, holds: Callable[[], T], seconds: float | None = None) -> T:
-        """Return what `holds` gives as soon as it is true, or at last after so many seconds (the bench's patience)."""
+        """Return the result of `holds` as soon as it is true, or the last one after the bench's patience."""
         ends = time.monotonic() + (self.patience if seconds is None else seconds)
         while not (seen := holds()) and time.monotonic() < ends:
             time.sleep(_LOOK_SECONDS)
         return seen
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, so that something can happen."""
+        """Wait, so that something can happen."""
         time.sleep(seconds)
 
     def _wait_for_service(self, plugin: SocketClient) -> None:
-        """Wait until the service answers at all; what it answers is a check's business."""
+        """Wait until the service answers; checks look at the answers."""
 
         def answers() -> bool:
             try:
@@ -296,7 +296,7 @@ def _birth(path: Path) -> tuple[float, str]:
         return 0.0, path.name
 
 
-# A driver that the suite starts, kills and starts again by a command line.
+# A driver that the suite starts and kills by a command line.
 
 
 # The UID of the first instance's pod.
@@ -305,7 +305,7 @@ _FIRST: Final = "a0000000-0000-4000-8000-000000000001"
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """The resources that a driver uses, with all that it has started.
+    """The resources that a driver and its children use.
 
     Attributes:
         cpu: seconds of CPU time so far.
@@ -323,7 +323,7 @@ class ProcessUsage:
 
 
 class DriverProcess(Protocol):
-    """A driver that can be started and stopped; `instance` takes the place of its pod's UID."""
+    """A driver that can be started and stopped; `instance` stands for its pod's UID."""
 
     @property
     def rolling(self) -> bool:
@@ -336,20 +336,20 @@ class DriverProcess(Protocol):
         """End it at once, as SIGKILL does, and wait until it is gone."""
 
     def terminate(self, seconds: float, instance: str = "") -> int | None:
-        """Ask it to end, as SIGTERM does; return its exit status, or None if it still runs after so long."""
+        """Send SIGTERM; returns its exit status, or None if it still runs after the given time."""
 
     def exited(self, instance: str = "") -> int | None:
-        """Its exit status, or None if it runs or was never started."""
+        """Return its exit status; None if it runs or was never started."""
 
     def usage(self, instance: str = "") -> ProcessUsage | None:
-        """Return what it uses now; None if that cannot be seen."""
+        """Return what it uses now; None if that is not known."""
 
     def log(self) -> str:
-        """The last lines that it wrote."""
+        """Return the last lines of its log."""
 
 
 class CommandDriver:
-    """A driver by its command line, in which names in braces are replaced.
+    """A driver that is started by a command line, in which names in braces are replaced.
 
     Attributes:
         command: program and arguments.
@@ -391,7 +391,7 @@ class CommandDriver:
                 raise DranodeError(f"the driver {command[0]} cannot be started: {error.strerror}") from error
 
     def kill(self, instance: str = "") -> None:
-        """End it at once, with all that it started."""
+        """Kill it and its children."""
         if (process := self._running.pop(instance, None)) is not None:
             _signal(process, signal.SIGKILL)
             process.wait()
@@ -410,12 +410,12 @@ class CommandDriver:
         return status
 
     def exited(self, instance: str = "") -> int | None:
-        """Its exit status, if it has ended by itself."""
+        """Return its exit status, if it has ended by itself."""
         process = self._running.get(instance)
         return None if process is None else process.poll()
 
     def usage(self, instance: str = "") -> ProcessUsage | None:
-        """Return what it uses now, by the kernel; None if it has ended or the kernel does not say."""
+        """Return what it uses now according to /proc; None if it has ended or /proc does not say."""
         process = self._running.get(instance)
         if process is None:
             return None
@@ -434,7 +434,7 @@ class CommandDriver:
             return None
 
     def log(self) -> str:
-        """The last lines that it wrote."""
+        """Return the last lines of its log."""
         try:
             return (self._folder / "driver.log").read_text(errors="replace")[-4000:]
         except FileNotFoundError:

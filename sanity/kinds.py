@@ -1,4 +1,4 @@
-"""The resources of the API server, and the forms in which their objects are served and kept."""
+"""The resources of the API server, and the forms in which their objects are served and stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS: Final = (
     ResourceKind(API_GROUP, "deviceclasses", "DeviceClass", namespaced=False),
     ResourceKind(API_GROUP, "devicetaintrules", "DeviceTaintRule", namespaced=False),
     ResourceKind("events.k8s.io", "events", "Event", namespaced=True),
-    # The same objects as those of events.k8s.io, in another form.
+    # The objects of events.k8s.io in the form of the core group.
     ResourceKind("", "events", "Event", namespaced=True),
     ResourceKind("", "nodes", "Node", namespaced=False),
     ResourceKind("", "pods", "Pod", namespaced=True),
@@ -38,12 +38,12 @@ KINDS: Final = (
 
 
 def kind_of(resource: str) -> ResourceKind:
-    """Return the kind of that resource."""
+    """Return the kind of a resource."""
     return next(kind for kind in KINDS if kind.resource == resource)
 
 
 def kind_at(group: str, resource: str, *, namespaced: bool) -> ResourceKind:
-    """Return the kind at a place of the API; one that is not known gets its resource's name."""
+    """Return the kind at a path of the API; an unknown kind gets its resource's name."""
     known = next((kind for kind in KINDS if (kind.group, kind.resource) == (group, resource)), None)
     return known or ResourceKind(group, resource, resource.removesuffix("s").capitalize(), namespaced=namespaced)
 
@@ -66,7 +66,7 @@ def served(kind: ResourceKind, document: KubeDocument, version: str) -> KubeDocu
 
 
 def _core_event(event: KubeDocument) -> KubeDocument:
-    """An Event of events.k8s.io as core/v1 shows it; one that was written as core/v1 stays as it is."""
+    """An Event of events.k8s.io as core/v1 shows it; one that was written as core/v1 is unchanged."""
     if "regarding" not in event:
         return event
     names = {"note": "message", "regarding": "involvedObject", "reportingController": "reportingComponent"}
@@ -74,7 +74,7 @@ def _core_event(event: KubeDocument) -> KubeDocument:
 
 
 def stored(document: KubeDocument) -> KubeDocument:
-    """Return an object of any version as it is kept."""
+    """Return an object of any version in the form in which it is stored."""
     return to_v1(document)
 
 

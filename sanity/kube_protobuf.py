@@ -1,4 +1,4 @@
-"""Reads Kubernetes' protobuf form of what drivers write: ResourceSlices and the options of a DELETE.
+"""Decodes the Kubernetes protobuf that drivers send: ResourceSlices and DeleteOptions.
 
 Source: `generated.proto` of `k8s.io/api/resource` (v1, v1beta1, v1beta2), `k8s.io/apimachinery/pkg/apis/meta/v1` and
 `pkg/runtime` (the envelope: four bytes, then `Unknown`). The tables below give the number of each field of a message,
@@ -67,7 +67,7 @@ _FIELDS: Final[Mapping[str, Mapping[int, tuple[str, str]]]] = {
     "Quantity": {1: ("string", "value")},
     "Time": {1: ("seconds", "int"), 2: ("nanos", "int")},
 }  # fmt: skip
-# The fields of a device, which v1beta1 keeps in a message of their own, with other numbers.
+# The fields of a device, which are in a message of their own in v1beta1, with other numbers.
 _DEVICE: Final = (
     ("attributes", "{DeviceAttribute"), ("capacity", "{DeviceCapacity"),
     ("consumesCounters", "*DeviceCounterConsumption"), ("nodeName", "text"), ("nodeSelector", "NodeSelector"),
@@ -81,10 +81,10 @@ _V1BETA1: Final = {**_FIELDS, "Device": {1: ("name", "text"), 2: ("basic", "Basi
 
 
 def decode_body(raw: bytes) -> KubeDocument:
-    """Return the document that a body is.
+    """Decode a body; returns the document.
 
     Raises:
-        StatusError: the body is damaged (400), or of a kind that is not read here (415).
+        StatusError: the body is damaged (400), or of a kind that is not supported here (415).
     """
     if not raw.startswith(_PREFIX):
         raise StatusError(400, "BadRequest", "the body is not Kubernetes' protobuf")
@@ -111,7 +111,7 @@ def _message(data: bytes, name: str, tables: Mapping[str, Mapping[int, tuple[str
             document.setdefault(field, {})[key] = _value(entry.get(2, b""), kind[1:], tables)
         elif kind:
             document[field] = _value(raw, kind, tables)
-    # Go writes a text or a flag that is not set as an empty one.
+    # Go writes empty strings and false flags too.
     unset = {field for field, kind in tables[name].values() if kind in ("text", "flag", "Time")}
     return {field: value for field, value in document.items() if value or field not in unset}
 

@@ -1,4 +1,4 @@
-"""kubelet's side of a driver's sockets, call by call, with kubelet's deadlines and none of its tolerance."""
+"""Calls a driver's sockets as kubelet does, with kubelet's deadlines but without its tolerance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dranode.sanity.breach import Unable
 GET_INFO_SECONDS: Final = 1.0
 NOTIFY_SECONDS: Final = 5.0
 CALL_SECONDS: Final = 45.0
-# The forms of the DRA service that kubelet knows, newest first, and those of the health service: messages and calls.
+# The versions of the DRA service that kubelet knows, newest first, and of the health service: messages and methods.
 DRA_SERVICES: Final[Mapping[str, tuple[ModuleType, ModuleType]]] = {
     "v1.DRAPlugin": (dra_v1_pb2, dra_v1_pb2_grpc),
     "v1beta1.DRAPlugin": (dra_v1beta1_pb2, dra_v1beta1_pb2_grpc),
@@ -36,7 +36,7 @@ HEALTH_SERVICES: Final[Mapping[str, tuple[ModuleType, ModuleType]]] = {
     "v1.DRAResourceHealth": (drahealth_v1_pb2, drahealth_v1_pb2_grpc),
     "v1alpha1.DRAResourceHealth": (drahealth_v1alpha1_pb2, drahealth_v1alpha1_pb2_grpc),
 }
-# Each connection is one of its own, as a restarted kubelet's is; a driver that was just started is asked at once.
+# Connections are not shared, like those of a restarted kubelet; a driver that has just started is called at once.
 _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
@@ -50,7 +50,7 @@ class DriverCallError(Exception):
 
     Attributes:
         code: the status (`UNAVAILABLE`, `UNIMPLEMENTED` ...).
-        details: the driver's words.
+        details: the driver's message.
     """
 
     def __init__(self, error: Any) -> None:
@@ -73,7 +73,7 @@ class ClaimIdentity:
 
 @dataclass(frozen=True)
 class AnsweredDevice:
-    """A device of an answer; `share_id` is None where the driver leaves it unset."""
+    """A device of an answer; `share_id` is None if the driver does not set it."""
 
     requests: tuple[str, ...]
     pool: str
@@ -84,23 +84,23 @@ class AnsweredDevice:
 
 @dataclass(frozen=True)
 class ClaimAnswer:
-    """The answer for one claim; devices do not count beside an error."""
+    """The answer for one claim; with an error, devices are ignored."""
 
     error: str = ""
     devices: tuple[AnsweredDevice, ...] = ()
 
     @property
     def cdi(self) -> tuple[str, ...]:
-        """Every CDI id of the answer, in its order."""
+        """Return the CDI ids of the answer in their order."""
         return tuple(name for device in self.devices for name in device.cdi)
 
     @property
     def named(self) -> set[tuple[str, str]]:
-        """Pool and name of each device of the answer."""
+        """Return pool and name of each device of the answer."""
         return {(device.pool, device.device) for device in self.devices}
 
     def need_devices(self) -> None:
-        """See that the driver answers devices.
+        """Require that the driver answers devices.
 
         It need not (kubeletplugin, PrepareResult.Devices: empty is valid too): NRI or a hook may hand them over.
 
@@ -111,7 +111,7 @@ class ClaimAnswer:
             raise Unable("the driver answers no devices")
 
     def need_cdi(self) -> None:
-        """See that the driver answers CDI ids.
+        """Require that the driver answers CDI ids.
 
         Raises:
             Unable: it does not.
@@ -154,7 +154,7 @@ class SocketClient:
         self._channel.close()
 
     def get_info(self, seconds: float = GET_INFO_SECONDS, *, wait: bool = False) -> DriverInfo:
-        """Ask the driver who it is; `wait` for a socket that no process listens on yet.
+        """Call GetInfo; with `wait`, also wait until a process listens on the socket.
 
         Raises:
             DriverCallError: it does not answer.
@@ -164,16 +164,16 @@ class SocketClient:
         return DriverInfo(info.type, info.name, info.endpoint, tuple(info.supported_versions))
 
     def notify(self, *, registered: bool, error: str = "") -> None:
-        """Report how the registration went.
+        """Report the result of the registration.
 
         Raises:
-            DriverCallError: the driver does not take it.
+            DriverCallError: the driver refuses it.
         """
         call = RegistrationStub(self._channel).NotifyRegistrationStatus
         _called(call, registration.RegistrationStatus(plugin_registered=registered, error=error), NOTIFY_SECONDS)
 
     def prepare(self, version: str, claims: Sequence[ClaimIdentity], seconds: float = CALL_SECONDS) -> Answers:
-        """Let the driver prepare claims; the answers are by claim UID.
+        """Call NodePrepareResources; returns the answers by claim UID.
 
         Raises:
             DriverCallError: the whole call failed.
@@ -181,7 +181,7 @@ class SocketClient:
         return self._call(version, "NodePrepareResources", claims, seconds)
 
     def unprepare(self, version: str, claims: Sequence[ClaimIdentity], seconds: float = CALL_SECONDS) -> Answers:
-        """Let the driver unprepare claims.
+        """Call NodeUnprepareResources.
 
         Raises:
             DriverCallError: the whole call failed.
@@ -189,10 +189,10 @@ class SocketClient:
         return self._call(version, "NodeUnprepareResources", claims, seconds)
 
     def health(self, service: str, seconds: float) -> Generator[tuple[ReportedHealth, ...], None, None]:
-        """Watch the health of devices for so long.
+        """Watch the health of devices for a time.
 
         Raises:
-            DriverCallError: the stream ends with an error; that the time is over is none.
+            DriverCallError: the stream ends with an error before the time is over.
         """
         api, calls = HEALTH_SERVICES[service]
         watch = calls.DRAResourceHealthStub(self._channel).NodeWatchResources

@@ -1,6 +1,6 @@
-"""Keeps the objects of an API server, with resource versions, a history to watch, and the rules of writing.
+"""Stores the objects of an API server, with resource versions, a history for watches, and the rules for writes.
 
-As kube-apiserver does it, as far as a node driver can tell: generated names, optimistic locking, preconditions of
+It behaves like kube-apiserver as far as a node driver can see: generated names, optimistic locking, preconditions of
 deletes, server-side apply of `status.devices` (a map list by driver, device, pool and share), history that is forgotten
 (410), slices that are refused (422), and fields of feature gates that are off, dropped without a word. Objects are kept
 as v1; `dranode.sanity.kinds` serves them in any version.
@@ -35,11 +35,11 @@ _DROPPED: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class StatusError(Exception):
-    """An answer that is no success.
+    """An answer that is not a success.
 
     Attributes:
         status: the HTTP status.
-        reason: the reason as the API spells it; empty for an answer that is no Status document.
+        reason: the API's reason; empty for an answer that is not a Status document.
         name: the object's name, if there is one.
     """
 
@@ -50,7 +50,7 @@ class StatusError(Exception):
         self.name = name
 
     def document(self) -> KubeDocument:
-        """The Status that the API answers."""
+        """Return the Status that the API answers."""
         details = {"name": self.name} if self.name else {}
         return {
             "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": str(self),
@@ -60,7 +60,7 @@ class StatusError(Exception):
 
 @dataclass(frozen=True)
 class ObjectChange:
-    """One line of the history."""
+    """A change in the history."""
 
     version: int
     kind: ResourceKind
@@ -100,7 +100,7 @@ class Objects:
     def select(
         self, kind: ResourceKind, namespace: str = "", matches: Callable[[KubeDocument], bool] = bool
     ) -> tuple[int, list[Any]]:
-        """Return the version and the objects of a kind that match, in the order of their names."""
+        """Return the version, and the objects of a kind that match, in the order of their names."""
         with self.changed:
             selected = [
                 copy.deepcopy(document)
@@ -132,10 +132,10 @@ class Objects:
     # --- writing ---
 
     def create(self, kind: ResourceKind, document: KubeDocument, *, dry_run: bool = False) -> KubeDocument:
-        """Create an object, naming it if it has only the beginning of a name.
+        """Create an object; generate its name if it has only generateName.
 
         Raises:
-            StatusError: the object exists, or is not valid.
+            StatusError: the object exists, or is invalid.
         """
         with self.changed:
             document = copy.deepcopy(document)
@@ -152,10 +152,10 @@ class Objects:
             return copy.deepcopy(document if dry_run else self._store(kind, key, document, "ADDED"))
 
     def replace(self, kind: ResourceKind, document: KubeDocument, *, dry_run: bool = False) -> KubeDocument:
-        """Replace an object; metadata that is not given stays.
+        """Replace an object; metadata that is missing stays.
 
         Raises:
-            StatusError: there is none, it is another version of it, or it is not valid.
+            StatusError: there is none, it has another version, or the new one is invalid.
         """
         with self.changed:
             document = copy.deepcopy(document)
@@ -203,7 +203,7 @@ class Objects:
         """Server-side apply of `status.devices`.
 
         Raises:
-            StatusError: there is no such object, a device is not allocated, or another manager says something else.
+            StatusError: there is no such object, a device is not allocated, or a field belongs to another manager.
         """
         with self.changed:
             key = self._key(kind, document)
@@ -230,7 +230,7 @@ class Objects:
                 return copy.deepcopy(old)
             return copy.deepcopy(self._store(kind, key, new, "MODIFIED"))
 
-    # --- how ---
+    # --- internals ---
 
     def _find(self, kind: ResourceKind, namespace: str, name: str) -> KubeDocument:
         try:
@@ -269,7 +269,7 @@ class Objects:
         return base[:_LONGEST_BASE] + "".join(self._random.choices(_ALPHABET, k=5))
 
     def _sanitize(self, kind: ResourceKind, document: KubeDocument) -> None:
-        """Refuse what validation refuses, drop what gates drop, fill in what the server fills in."""
+        """Refuse an invalid object, drop fields of disabled gates, and fill in the server's fields."""
         if kind.resource != "resourceslices":
             return
         if problems := slice_refusals(document):

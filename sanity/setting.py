@@ -1,4 +1,4 @@
-"""Lays a bench out: folders, API server, the driver's process."""
+"""Sets up a bench: folders, API server, the driver's process."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from dranode.sanity.claims import NAMESPACE
 from dranode.sanity.driver_link import BenchPlaces, CommandDriver
 from dranode.sanity.kinds import KubeDocument
 
-# Every unix has it, and no path is shorter: a socket's has 107 bytes at most.
+# Every Unix has this folder, and its path is short: a socket's path has at most 107 bytes.
 _SHORT: Final = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
 _ADMIN: Final = "resource.kubernetes.io/admin-access"
 
 
 @contextlib.contextmanager
 def laid_out(command: Sequence[str], options: Mapping[str, Any]) -> Iterator[Bench]:
-    """A bench as the options of `dranode sanity` want it; everything on it ends with the context.
+    """Yield a bench for the options of `dranode sanity`; everything in it ends with the context.
 
     Raises:
-        UsageError: the options do not go together, or an input is not there.
+        UsageError: the options contradict each other, or an input is missing.
         DranodeError: a folder cannot be written, or the driver cannot be started.
     """
     if not command and not options["registration_socket"] and not options["socket"]:
@@ -98,7 +98,7 @@ def _places(folder: Path, started: bool, options: Mapping[str, Any]) -> BenchPla
 
 
 def _fill(api: ApiServer, node: str) -> None:
-    """The objects that every cluster has."""
+    """Create the objects that every cluster has."""
     labels = {"kubernetes.io/hostname": node, "kubernetes.io/os": "linux"}
     api.put("nodes", {"metadata": {"name": node, "uid": f"uid-of-{node}", "labels": labels}, "spec": {}, "status": {}})
     for namespace in (NAMESPACE, "default"):

@@ -1,7 +1,7 @@
 """The rules by which kube-apiserver refuses a ResourceSlice, and those by which a scheduler ignores a pool.
 
-Source: `k8s.io/api/resource/v1/types.go` and the validation of `resource.k8s.io/v1` in Kubernetes 1.37. This judge of
-documents as they come over the wire is written apart from what this package's own drivers check before they publish.
+Source: `k8s.io/api/resource/v1/types.go` and the validation of `resource.k8s.io/v1` in Kubernetes 1.37. These
+rules judge documents from the wire and share no code with the checks of this project's own drivers before they publish.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _Problems = Iterator[str]
 
 
 def slice_refusals(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the reasons why kube-apiserver refuses a slice in its v1 form, each with its path; none if it takes it."""
+    """Return why kube-apiserver refuses a slice in its v1 form, each with its path; none if it accepts it."""
     spec = document.get("spec")
     return tuple(_spec(spec)) if isinstance(spec, Mapping) else ("spec: is required",)
 
 
 def pool_problems(slices: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return why a scheduler takes nothing from a pool with these slices, all of one generation."""
+    """Return why a scheduler ignores a pool with these slices, all of one generation."""
     name = slices[0]["spec"]["pool"]["name"]
     counts = {document["spec"]["pool"]["resourceSliceCount"] for document in slices}
     problems = []

@@ -18,9 +18,9 @@ from dranode.sanity.breach import Breach, Unable
 from dranode.sanity.check import Check, CheckGroup, Level
 from dranode.sanity.kubelet import DRA_SERVICES, HEALTH_SERVICES, DriverCallError
 
-# The groups whose checks need a claim, most of them.
+# The groups in which most checks need a claim.
 _CLAIM_GROUPS: Final = frozenset((CheckGroup.PREPARE, CheckGroup.UNPREPARE, CheckGroup.CDI))
-# The checks that need no more than a registration socket that answers.
+# The checks that only need a registration socket that answers.
 OF_GET_INFO: Final = frozenset(
     f"registration-{rule}"
     for rule in ("get-info", "type", "name", "endpoint", "versions", "versions-order", "versions-unique")
@@ -40,8 +40,8 @@ class CheckOutcome:
     """The outcome of a check.
 
     Attributes:
-        text: what was seen, or why the check could not be run; empty where it passed.
-        remedy: what the driver's author can do, where it failed.
+        text: what was seen, or why the check could not be run; empty if it passed.
+        remedy: what the driver's author can do if it failed.
         seconds: how long it took.
     """
 
@@ -53,7 +53,7 @@ class CheckOutcome:
 
 
 def select(checks: Sequence[Check], focus: Iterable[str], skip: Iterable[str]) -> list[Check]:
-    """The checks whose ids match a pattern of `focus` (all, if there is none) and none of `skip`.
+    """Return the checks whose ids match a pattern of `focus` (all, if it is empty) and no pattern of `skip`.
 
     Raises:
         UsageError: a pattern matches no check.
@@ -78,9 +78,9 @@ def _matches(check: Check, pattern: str) -> bool:
 def run_checks(
     bench: Bench, checks: Sequence[Check], progress: Callable[[Check], None] = lambda _: None
 ) -> list[CheckOutcome]:
-    """Run checks in their order; whatever one of them did is undone before the next.
+    """Run checks in order, and undo the effects of each before the next.
 
-    A driver that does not start again after a check has failed that check, and is given an empty folder for the next.
+    If the driver does not start again after a check, that check has failed, and the driver gets an empty folder.
     """
     outcomes = []
     for check in checks:
@@ -94,7 +94,7 @@ def run_checks(
 
 
 def _kept_from_starting(bench: Bench) -> str:
-    """Return why a driver starts again only with an empty folder, which it has then; empty if that is not so."""
+    """Start a driver with an empty folder if it does not start otherwise; returns why, or an empty string."""
     if bench.process is None:
         return ""
     try:
@@ -114,9 +114,9 @@ def _amended(outcome: CheckOutcome, why: str) -> CheckOutcome:
 
 
 def unanswered(bench: Bench, checks: Sequence[Check], breach: Breach) -> list[CheckOutcome]:
-    """The outcomes where the driver never answered: what GetInfo says may tell why, and nothing else can be run.
+    """Return the outcomes for a driver that never answered: only the checks of GetInfo can be run and may show why.
 
-    If it does not, the first check fails by it.
+    If they do not show it, the first check fails.
     """
     outcomes = [
         CheckOutcome(check, *_looked(bench, check))
@@ -131,7 +131,7 @@ def unanswered(bench: Bench, checks: Sequence[Check], breach: Breach) -> list[Ch
 
 
 def unproven(outcomes: Sequence[CheckOutcome]) -> str:
-    """Return why a run proves nothing: claims were to be tried, and none was; empty if it proves something."""
+    """Return why a run proves nothing, because no claim could be tried; empty if it proves something."""
     tried = [outcome for outcome in outcomes if outcome.check.group in _CLAIM_GROUPS]
     if not tried or any(each.verdict is not Verdict.SKIPPED for each in tried):
         return ""
@@ -173,7 +173,7 @@ def _looked(bench: Bench, check: Check) -> tuple[Verdict, str, str]:
 
 
 def summary(driver: str, outcomes: Sequence[CheckOutcome]) -> str:
-    """One line, such as `dra.cpu: 98 of 98 MUST, 19 of 21 SHOULD passed; 7 not run`."""
+    """Return one line, such as `dra.cpu: 98 of 98 MUST, 19 of 21 SHOULD passed; 7 not run`."""
     parts = []
     for level in Level:
         verdicts = Counter(outcome.verdict for outcome in outcomes if outcome.check.level is level)
@@ -184,14 +184,14 @@ def summary(driver: str, outcomes: Sequence[CheckOutcome]) -> str:
 
 
 def failed(outcomes: Sequence[CheckOutcome], *, strict: bool) -> bool:
-    """Return whether a run has failed: by a MUST, or by a SHOULD too if it is strict."""
+    """Return whether a run has failed: by a MUST or, if it is strict, also by a SHOULD."""
     return any(
         outcome.verdict is Verdict.FAILED and (strict or outcome.check.level is Level.MUST) for outcome in outcomes
     )
 
 
 def report_document(driver: str, capabilities: dict[str, Any], outcomes: Sequence[CheckOutcome]) -> dict[str, Any]:
-    """The plain document of a run."""
+    """Return a run as a plain document."""
     return {
         "driver": driver,
         "summary": summary(driver, outcomes),
@@ -201,7 +201,7 @@ def report_document(driver: str, capabilities: dict[str, Any], outcomes: Sequenc
 
 
 def check_document(check: Check) -> dict[str, Any]:
-    """The plain document of a check."""
+    """Return a check as a plain document."""
     return {
         "id": check.id,
         "group": str(check.group),
@@ -212,7 +212,7 @@ def check_document(check: Check) -> dict[str, Any]:
 
 
 def junit(driver: str, outcomes: Sequence[CheckOutcome]) -> str:
-    """JUnit XML: a suite for each group; a SHOULD that is not kept counts as skipped, with what was seen."""
+    """Return JUnit XML with a suite for each group; a broken SHOULD counts as skipped, with what was seen."""
     root = ET.Element("testsuites", {"name": printable(f"dranode sanity {driver}"), **_counts(outcomes)})
     for group in dict.fromkeys(outcome.check.group for outcome in outcomes):
         cases = [outcome for outcome in outcomes if outcome.check.group is group]
@@ -258,7 +258,7 @@ def _case(suite: ET.Element, outcome: CheckOutcome) -> None:
 
 
 def capabilities(bench: Bench) -> dict[str, Any]:
-    """Return what the driver says and publishes, as a plain document."""
+    """Return what the driver reports and publishes, as a plain document."""
     info = bench.info if bench.places.registration is not None else None
     versions = info.versions if info else (bench.version,)
     return {

@@ -178,13 +178,13 @@ class Cluster:
 
     # --- using it ---
 
-    def wait(self, true: Callable[[], object], what: str) -> None:
+    def wait(self, true: Callable[[], object], what: str, seconds: float = _PATIENCE) -> None:
         """Wait until a condition is true.
 
         Raises:
             RuntimeError: it did not become true in time, or a program ended; the message has the ends of the logs
         """
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + seconds
         while not true():
             ended = self.node.ended() or any(process.poll() is not None for process in self._running)
             if ended or time.monotonic() > until:

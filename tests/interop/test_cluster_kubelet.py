@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from dranode.driver.claims.reconcile import ORPHAN_SECONDS
 from tests.interop.cache import CACHE
 from tests.interop.cluster import Cluster
 from tests.interop.cluster_node import MAIN, LocalNode
@@ -97,7 +98,7 @@ def test_a_claim_stays_its_containers_when_kubelets_own_record_is_damaged(local:
     # This kubelet does not know the claim any more, so it does not ask the driver to unprepare it.
     cluster.delete("kept")
     cluster.kubectl("delete", "resourceclaim", "kept")
-    cluster.wait(lambda: holds_nothing(cluster), "the driver releases a claim that does not exist any more")
+    cluster.wait(lambda: holds_nothing(cluster), "the driver unprepares the orphaned claim", 2 * ORPHAN_SECONDS)
     cluster.run("next", cpus=1)
     assert cluster.cpus("shared").isdisjoint(cluster.cpus("next"))
 
