@@ -32,7 +32,8 @@ def policy_problems(value: Quantity, policy: CapacityRequestPolicy) -> Iterator[
 def allowed_amounts(policy: CapacityRequestPolicy) -> str:
     """Return the amounts that a policy allows in words: `1 to 16 in steps of 2`, `one of 1Gi, 2Gi`."""
     if policy.valid_values:
-        return f"one of {', '.join(map(str, policy.valid_values))}"
+        values = ", ".join(map(str, policy.valid_values))
+        return f"one of {values}" if len(policy.valid_values) > 1 else values
     bounds = policy.valid_range
     if bounds is None:
         return "any amount"

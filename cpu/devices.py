@@ -211,7 +211,7 @@ def kept_back(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
     what = "core" if options.threads is Threads.FULL_CORE else "one"
     sentence = (
         f"{published} of {len(topology.for_pods)} CPUs are published; the last {what} is left to "
-        f"{' and '.join(kept_for)} (--reserved-cpus says which)"
+        f"{' and '.join(kept_for)} (see --reserved-cpus)"
     )
     return (sentence,)
 

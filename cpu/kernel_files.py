@@ -160,7 +160,7 @@ _MEMORY: Final = re.compile(r"MemTotal:\s+([0-9]{1,18}) kB", re.ASCII)
 def read_numa_nodes(files: KernelFiles, online: int) -> tuple[Mapping[int, int], Mapping[int, CPUSet], frozenset[int]]:
     """Return each CPU's NUMA node, the CPUs of each node that has any, and the nodes that have memory.
 
-    Of two nodes that claim a CPU the lower has it; the first contradiction of each kind becomes one of the files'.
+    A CPU that two nodes list counts as on the lower one. The first contradiction of each kind becomes a warning.
 
     Args:
         files: the machine's.
@@ -177,7 +177,9 @@ def read_numa_nodes(files: KernelFiles, online: int) -> tuple[Mapping[int, int],
         claimed = _node_cpus(files, node) & online
         for cpu in CPUSet.of_mask(claimed):
             if cpu in node_of:
-                files.warn("node", f"the NUMA nodes {node_of[cpu]} and {node} both claim cpu{cpu}; the lower has it")
+                files.warn(
+                    "node", f"NUMA nodes {node_of[cpu]} and {node} both list cpu{cpu}; it counts as on the lower one"
+                )
             else:
                 node_of[cpu] = node
     for cpu in CPUSet.of_mask(online):

@@ -56,7 +56,7 @@ def _facts(topology: Topology) -> Iterator[str]:
         ("not for pods", topology.not_for_pods),
         ("isolated", topology.isolated),
         ("nohz_full", topology.nohz_full),
-        ("NUMA nodes with memory alone", memory_only),
+        ("NUMA nodes with memory only:", memory_only),
         *types.items(),
     )
     yield from (f"{name} {cpus}" for name, cpus in facts if cpus)

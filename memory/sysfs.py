@@ -71,7 +71,7 @@ class _MemoryReader:
             raise MachineError(f"no NUMA node has memory by the meminfo files of its folders in /{_NODES}")
         self._warnings += (
             f"huge pages of {size // KIB} kB are left out on NUMA nodes {CPUSet(nodes)}: /{_MACHINE_POOLS} has some, "
-            f"and there is no folder {folder_of(size)} of these nodes, which keep as much memory back"
+            f"but these nodes have no folder {folder_of(size)}; as much of their memory is kept back"
             for size, nodes in sorted(self._unlisted.items())
         )
         # The hugetlb controller, where runtimes look for it: in cgroup v2 alone, or in a hierarchy of v1.

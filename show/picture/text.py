@@ -195,7 +195,7 @@ class _Drawing:
 
 
 def _devices_alone(count: int) -> str:
-    return f"{number_of(count, 'device')}; no driver says which CPUs there are"
+    return f"{number_of(count, 'device')}; CPUs are not shown, because no driver reports them"
 
 
 def _name(device: PlacedDevice) -> str:

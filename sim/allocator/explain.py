@@ -234,7 +234,7 @@ class _Explainer:
         elif free:
             nearest = f"only {free} of {len(verdicts)} fit{'s' if free == 1 else ''}: {name} {why}{more}"
         else:
-            nearest = f"none of {len(verdicts)} fits: {name} {why}{more}"
+            nearest = f"none of {len(verdicts)} fits; the closest, {name}, {why}{more}"
         part = fraction if alternative.count == 1 else Fraction(free, max(needed, 1))
         return Miss(satisfied, stage, part, f"{head}; {nearest}")
 

@@ -18,8 +18,8 @@ def test_the_nodes_with_memory_are_those_that_the_cpu_driver_sees(name: str) -> 
     root = captured(name)
     memory, topology = read_memory(root), read_topology(root)
     assert {node.id for node in memory.nodes} == topology.memory_nodes
-    # Where two nodes claim a CPU, to the CPU driver it is one's, and memory is there all the same.
-    claimed_twice = any("both claim" in warning for warning in topology.warnings)
+    # Where two nodes list a CPU, to the CPU driver it is one's, and memory is there all the same.
+    claimed_twice = any("both list" in warning for warning in topology.warnings)
     with_cpus = {node.id for node in memory.nodes if node.cpus}
     assert with_cpus >= set(topology.numa) & topology.memory_nodes
     assert claimed_twice or with_cpus == set(topology.numa) & topology.memory_nodes

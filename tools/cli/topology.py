@@ -237,7 +237,7 @@ def _draw(devices: Sequence[PCIDevice], nodes: Sequence[PlacedNode]) -> None:
     if devices:
         # Columns have numbers, because the names of many devices side by side would be too wide.
         table = columns("", "device", *map(str, range(len(devices))))
-        places = columns("", "of", "NUMA", "CPUs", "link", "now")
+        places = columns("", "kind", "NUMA", "CPUs", "link", "now")
         for number, (device, row) in enumerate(zip(devices, rows, strict=True)):
             table.add_row(str(number), device.name, *map(str, row))
             function = device.function

@@ -221,7 +221,7 @@ class TestNuma:
         files = {f"{CPU}/online": "0-3"} | {f"{NODE}/node{node}/cpulist": "0-3" for node in (2, 10)}
         topology = read_topology(machine(files))
         assert {cpu.numa for cpu in topology.cpus.values()} == {2}
-        assert topology.warnings == ("the NUMA nodes 2 and 10 both claim cpu0; the lower has it",)
+        assert topology.warnings == ("NUMA nodes 2 and 10 both list cpu0; it counts as on the lower one",)
 
     def test_without_numa_information_all_cpus_are_on_node_0(self) -> None:
         topology = read_topology(machine({f"{CPU}/online": "0-1"}))

@@ -54,8 +54,8 @@ class TestNodes:
             f"{MACHINE_POOL}/resv_hugepages": "0",
         }
         said = (
-            "huge pages of 2048 kB are left out on NUMA nodes 1: /sys/kernel/mm/hugepages has some, and there is no "
-            "folder hugepages-2048kB of these nodes, which keep as much memory back"
+            "huge pages of 2048 kB are left out on NUMA nodes 1: /sys/kernel/mm/hugepages has some, but these nodes "
+            "have no folder hugepages-2048kB; as much of their memory is kept back"
         )
         assert read(files).warnings == ((said,) if missed else ())
 

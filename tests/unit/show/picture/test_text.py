@@ -93,8 +93,8 @@ def test_nodes_with_memory_alone_and_warnings_are_shown() -> None:
     files = {f"{CPU}/online": "0-1", f"{NODE}/has_memory": "0-2"}
     files |= {f"{NODE}/node{node}/cpulist": cpus for node, cpus in ((0, "0-1"), (1, "1"), (2, ""))}
     lines = text(picture(read_topology(machine(files)), {}, 80)).splitlines()
-    assert lines[1] == "NUMA nodes with memory alone 1-2"
-    assert lines[2] == "warning: the NUMA nodes 0 and 1 both claim cpu1; the lower has it"
+    assert lines[1] == "NUMA nodes with memory only: 1-2"
+    assert lines[2] == "warning: NUMA nodes 0 and 1 both list cpu1; it counts as on the lower one"
 
 
 def test_from_257_cpus_on_a_core_is_one_sign_and_the_row_names_its_cpus() -> None:
@@ -163,7 +163,7 @@ B default/a  gpu-1
 def test_devices_of_a_node_whose_cpus_nobody_knows_have_boxes_too() -> None:
     devices = [PlacedDevice("gpu.example.com", f"gpu-{number}", number // 2) for number in range(4)]
     lines = text(node_text(NodePicture(None, devices=tuple(devices)), 80)).splitlines()
-    assert lines[0] == "4 devices; no driver says which CPUs there are"
+    assert lines[0] == "4 devices; CPUs are not shown, because no driver reports them"
     assert lines[2:5] == ["╭─ NUMA 0 ─╮ ╭─ NUMA 1 ─╮", "│ gpu-0    │ │ gpu-2    │", "│ gpu-1    │ │ gpu-3    │"]
     assert node_text(NodePicture(None), 80) == ()
 

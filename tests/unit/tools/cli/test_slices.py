@@ -114,7 +114,7 @@ def test_yaml_and_json_are_the_list_that_other_commands_take(tmp_path: Path, for
         ),
         (
             ("--max-isolation", "quiet"),
-            "the last one is left to containers without a claim and interrupts (--reserved-cpus",
+            "the last one is left to containers without a claim and interrupts (see --reserved-cpus",
         ),
         (("--reserved-cpus", "0"), ""),
     ],
