@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
 
 from dranode.api.documents import encode
 from dranode.api.errors import capitalized
+from dranode.api.manifests import SourceDocument
 from dranode.driver.claims.grant import readable_results
 from dranode.show.output import console, emit, output_option
 from dranode.show.picture.devices import part_text
 from dranode.show.terminal import columns, hanging
 from dranode.sim.allocator.requests import Outcome
-from dranode.sim.cli.documents import asked_features, release_options, simulated
-from dranode.sim.cluster.pods import nodes_among, read_cluster_documents
-from dranode.sim.cluster.workload import require_pods
+from dranode.sim.cli.documents import asked_features, release_options, report_notes, simulated
+from dranode.sim.cluster.pods import ClusterDocuments, nodes_among, read_cluster_documents
+from dranode.sim.cluster.workload import DEFAULT_CLASSES, require_pods
 from dranode.sim.fit.allocating import PodPlacement, allocate_in_turn
 
 
@@ -52,12 +53,23 @@ def command(
     documents = simulated(documents, lambda: nodes_among(documents, node))
     cluster = read_cluster_documents(documents, features, node)
     require_pods(cluster.pods, files)
+    report_notes(tuple(_assumed_classes(documents, cluster)))
     placements = tuple(allocate_in_turn(cluster, cluster.pods, features, lambda: str(uuid.uuid4())))
     outcomes = [outcome for placement in placements for outcome in (*placement.outcomes, *placement.shared)]
     if not emit([_document(outcome) for outcome in outcomes], output):
         _draw(placements)
     if any(outcome.error for outcome in outcomes):
         raise click.exceptions.Exit(1)
+
+
+def _assumed_classes(documents: Iterable[SourceDocument], cluster: ClusterDocuments) -> Iterator[str]:
+    """Yield a note on the classes of deploy/ that claims name and no file has, because a cluster may lack them."""
+    written = {document.name for document in documents if document.kind == "DeviceClass"}
+    requests = [request for pod in cluster.pods for claim in pod.claims for request in claim.spec.devices.requests]
+    options = (option for request in requests for option in (request.exactly, *request.first_available))
+    named = {option.device_class_name for option in options if option is not None}
+    if assumed := sorted(named & DEFAULT_CLASSES.keys() - written):
+        yield f"no file has DeviceClass {', '.join(assumed)}; assumed as in deploy/deviceclasses.yaml"
 
 
 def _document(outcome: Outcome) -> dict[str, Any]:

@@ -313,7 +313,7 @@ class Explainer:
                 what += f"; claim {ref} is reserved for {groups}, whose pods are not on record"
         return Trace(
             str(subject),
-            (unseen("record", what, f"dranode explain with --kubeconfig, or as the pod of the driver on {node}"),),
+            (unseen("record", what, f"dranode explain with --kubeconfig, or in the driver's pod on {node}"),),
             unknown=True,
         )
 

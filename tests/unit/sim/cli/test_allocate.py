@@ -73,6 +73,19 @@ def test_claims_go_one_after_another_to_the_nodes_of_the_slices(tmp_path: Path) 
     assert "none of 2 nodes fits" in rows[2]["error"]
 
 
+def test_a_class_of_ours_that_no_file_has_is_assumed_and_named(tmp_path: Path) -> None:
+    wanted = claim("x")
+    wanted["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "dra.gpu"
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump_all([CLASS, gpus("a", 1), wanted]), encoding="utf-8")
+    result = CliRunner().invoke(command, [str(path), "-o", "json"])
+    assert "no file has DeviceClass dra.gpu" in result.stderr
+    ours = {**CLASS, "metadata": {"name": "dra.gpu"}}
+    path.write_text(yaml.safe_dump_all([ours, gpus("a", 1), wanted]), encoding="utf-8")
+    result = CliRunner().invoke(command, [str(path), "-o", "json"])
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
 def test_the_claims_of_a_pod_are_allocated_together_or_not_at_all(tmp_path: Path) -> None:
     documents = [
         CLASS,
