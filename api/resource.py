@@ -484,6 +484,12 @@ class DeviceClaim(APIDocument, frozen=True, kw_only=True):
     constraints: tuple[DeviceConstraint, ...] = ()
     config: tuple[DeviceClaimConfiguration, ...] = ()
 
+    @property
+    def classes(self) -> frozenset[str]:
+        """Return the DeviceClasses that the requests name, those of alternatives included."""
+        options = (option for request in self.requests for option in (request.exactly, *request.first_available))
+        return frozenset(option.device_class_name for option in options if option is not None)
+
 
 class ResourceClaimSpec(APIDocument, frozen=True, kw_only=True):
     """`ResourceClaim.spec`."""

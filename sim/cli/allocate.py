@@ -65,9 +65,7 @@ def command(
 def _assumed_classes(documents: Iterable[SourceDocument], cluster: ClusterDocuments) -> Iterator[str]:
     """Yield a note on the classes of deploy/ that claims name and no file has, because a cluster may lack them."""
     written = {document.name for document in documents if document.kind == "DeviceClass"}
-    requests = [request for pod in cluster.pods for claim in pod.claims for request in claim.spec.devices.requests]
-    options = (option for request in requests for option in (request.exactly, *request.first_available))
-    named = {option.device_class_name for option in options if option is not None}
+    named = {name for pod in cluster.pods for claim in pod.claims for name in claim.spec.devices.classes}
     if assumed := sorted(named & DEFAULT_CLASSES.keys() - written):
         yield f"no file has DeviceClass {', '.join(assumed)}; assumed as in deploy/deviceclasses.yaml"
 

@@ -189,14 +189,11 @@ def surroundings(
     return Surroundings(names, bool(classes), devices or published, not used.isdisjoint(names), known)
 
 
-def _classes_of(document: Mapping[str, Any], kind: str) -> set[str]:
+def _classes_of(document: Mapping[str, Any], kind: str) -> frozenset[str]:
     """The classes that a claim or a template asks for."""
     if kind == "ResourceClaim":
-        devices = decode(ResourceClaim, document).spec.devices
-    else:
-        devices = decode(ResourceClaimTemplate, document).spec.spec.devices
-    requests = (one for each in devices.requests for one in (each.exactly, *each.first_available) if one is not None)
-    return {request.device_class_name for request in requests}
+        return decode(ResourceClaim, document).spec.devices.classes
+    return decode(ResourceClaimTemplate, document).spec.spec.devices.classes
 
 
 def claim_warnings(devices: DeviceClaim, path: str, around: Surroundings) -> Iterator[FieldError]:

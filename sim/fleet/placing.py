@@ -16,6 +16,7 @@ from dranode.api.manifests import SourceDocument
 from dranode.api.quantity import Quantity
 from dranode.api.resource import ObjectMeta, Pod, PodSpec, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import unfit
+from dranode.sim.allocator.explain import driver_of
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.requests import Outcome
 from dranode.sim.cluster.extended import special_claims
@@ -92,6 +93,7 @@ def imagined_notes(nodes: Sequence[SchedulingNode], dump: ClusterDump, demands: 
                 f"node {node} has no amount of {resource}, which pod {asking} requests, so it counts as enough; add it "
                 "to nodes.yaml, as in allocatable: {cpu: 30, memory: 120Gi}"
             )
+    yield from _absent_drivers(dump, demands)
     noted: dict[str, list[str]] = {}
     for demand in demands:
         for note in pod_notes(dump, demand, PodChoice(demand.pod.key, None)):
@@ -99,6 +101,14 @@ def imagined_notes(nodes: Sequence[SchedulingNode], dump: ClusterDump, demands: 
     for note, pods in noted.items():
         more = f" and {len(pods) - 1} more" if pods[1:] else ""
         yield f"pod {pods[0]}{more}: {note}"
+
+
+def _absent_drivers(dump: ClusterDump, demands: Sequence[PodDemand]) -> Iterator[str]:
+    """Yield a note for each driver whose class claims name and whose devices no node has."""
+    named = {name for demand in demands for claim in demand.claims for name in claim.spec.devices.classes}
+    drivers = {driver_of(device_class) for device_class in dump.classes if device_class.metadata.name in named}
+    for driver in sorted(filter(None, drivers - {slice_.spec.driver for slice_ in dump.slices})):
+        yield f"no node has devices of {driver}; a machine's devices are found by the drivers that --drivers names"
 
 
 def _unlimited(node: SchedulingNode) -> SchedulingNode:

@@ -34,6 +34,7 @@ def show_fleet(screen: Console, report: FleetReport, *, scores: bool) -> None:
         screen.print()
         screen.print(_alternatives(report))
     if scores:
+        screen.print()
         screen.print(_scores(report.results))
         screen.print(f"score is {SCORING}.", markup=False)
     _show_waiting(screen, report.results)

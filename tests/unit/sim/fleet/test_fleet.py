@@ -288,6 +288,14 @@ def test_a_node_that_does_not_say_how_much_cpu_it_has_counts_as_having_enough_an
     assert not placed_on(servers(**SMALL_NODE), [pod_document("p", containers=asking(cpu="1"))]).notes
 
 
+def test_a_note_names_the_driver_of_a_class_whose_devices_no_node_has() -> None:
+    claim = claim_document(
+        "x", {"name": "r", "firstAvailable": [{"name": each, "deviceClassName": each} for each in ("cpu", "gpu")]}
+    )
+    (note,) = placed_on(servers(**SMALL_NODE), [claim]).notes
+    assert note.startswith("no node has devices of cpu;")
+
+
 def test_a_pod_that_waits_for_its_scheduling_gates_has_no_place() -> None:
     report = placed_on(servers(), [pod_document("p", schedulingGates=[{"name": "g"}])])
     assert [(result.node, "scheduling gates" in result.error) for result in report.results] == [(None, True)]
