@@ -110,7 +110,7 @@ def show_room(screen: Console, pod: str, room: Room) -> None:
     """Print how many more pods fit."""
     at_least = "at least " if room.more else ""
     count, nodes = number_of(room.count, "pod"), number_of(len(room.nodes), "node")
-    screen.print(f"\n{at_least}{count} like {pod} can be placed, on {nodes}", markup=False)
+    screen.print(f"\nat its turn, {at_least}{count} like {pod} can be placed, on {nodes}", markup=False)
     if room.shared:
         screen.print(f"  all of them share {', '.join(room.shared)}, because the pod names it directly", markup=False)
 
@@ -183,7 +183,7 @@ def show_fragments(screen: Console, pod: str, fragments: Sequence[Fragment]) -> 
     if not fragments:
         return
     screen.print(f"\nwithout these claims, {pod} would fit on {number_of(len(fragments), 'node')}:", markup=False)
-    table = columns("node", "devices", "claim", "of", "holds")
+    table = columns("node", "devices", "claim", "pods", "holds")
     for fragment in fragments[:_SHOWN]:
         for one in fragment.held:
             row = (fragment.node, str(fragment.devices), one.claim, ", ".join(one.pods), ", ".join(one.devices))

@@ -113,7 +113,7 @@ def _unknown_objects(dump: ClusterDump, pod: SchedulingPod, feasible: int) -> It
         yield f"the documents have no Namespace, so {NEEDED['Namespace']} are unknown, except their names"
     kinds = [kind for kind in ("Service", "ReplicaSet", "StatefulSet") if kind not in dump.kinds]
     if kinds and feasible > 1 and not pod.spec.topology_spread_constraints:
-        yield f"the documents have no {', no '.join(kinds)}, by which kube-scheduler may spread it"
+        yield f"the documents have no {' or '.join(kinds)}, so whether kube-scheduler spreads its pods is unknown"
 
 
 def _selects_namespaces(pod: SchedulingPod) -> bool:
