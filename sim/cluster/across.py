@@ -130,6 +130,9 @@ def _problem(kind: str, domain: str, name: str, known: KnownNames) -> str:
     there = sorted(each.rpartition("/")[2] for each in names if each.rpartition("/")[0] == domain)
     near = get_close_matches(name, there, 1)
     hint = f'; did you mean "{near[0]}"?' if near else f"; there are {', '.join(there)}" if there else ""
+    # The name is right and the domain is wrong. A similar name of the driver would lead further away.
+    if attribute and f"{_STANDARD}/{name}" in names:
+        hint = f"; did you mean that of {_STANDARD}?"
     return f'no device has the {what} "{name}" of {domain}{hint}'
 
 

@@ -162,7 +162,7 @@ def test_tolerations_are_taken_as_api_servers_take_them(tmp_path: Path, tolerati
         ),
         (
             selector('device.attributes["dra.cpu"].numaNode == 0'),
-            'no device has the attribute "numaNode" of dra.cpu; did',
+            'no device has the attribute "numaNode" of dra.cpu; did you mean that of resource.kubernetes.io?',
         ),
         (selector('"smt" in device.attributes["dra.cpu"]'), 'no device has the attribute "smt" of dra.cpu'),
         (
