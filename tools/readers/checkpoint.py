@@ -38,12 +38,23 @@ def read_checkpoint(path: Path, driver: str) -> tuple[KeptClaim, ...] | None:
         DranodeError: the file cannot be read, is damaged, or does not have the format of kubelet 1.34 to 1.37.
     """
     try:
-        data, checksum = _read(path)
-        kept = _kept(json.loads(data)[_LIST], driver)
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DranodeError(f"kubelet's record {path} cannot be read: {error.strerror}") from error
+    return parse_checkpoint(content, str(path), driver)
+
+
+def parse_checkpoint(content: bytes, path: str, driver: str = "") -> tuple[KeptClaim, ...]:
+    """Return the claims in the content of `dra_manager_state` that kubelet will ask `driver` to unprepare.
+
+    Raises:
+        DranodeError: it is damaged, or does not have the format of kubelet 1.34 to 1.37.
+    """
+    try:
+        data, checksum = _parsed(content, path)
+        kept = _kept(json.loads(data)[_LIST], driver)
     except KeyError as error:
         raise DranodeError(
             f"kubelet's record {path} has no {error.args[0]}, which kubelet 1.34 to 1.37 writes, so its claims are "
@@ -59,16 +70,16 @@ def read_checkpoint(path: Path, driver: str) -> tuple[KeptClaim, ...] | None:
     return kept
 
 
-def _read(path: Path) -> tuple[str, int]:
+def _parsed(content: bytes, path: str) -> tuple[str, int]:
     # The data is JSON in a string, beside its checksum (kubelet's checkpoint manager).
     try:
-        checkpoint = json.loads(path.read_bytes())
+        checkpoint = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, "it is not JSON") from error
     return checkpoint["Data"], checkpoint["Checksum"]
 
 
-def _damaged(path: Path, why: str) -> DranodeError:
+def _damaged(path: str, why: str) -> DranodeError:
     return DranodeError(
         f"kubelet's record {path} is damaged ({why}), and kubelet does not start with it; delete the pods with claims "
         "from the node, remove the file and restart kubelet"

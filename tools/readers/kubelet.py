@@ -15,11 +15,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.errors import DocumentError
+from dranode.api.errors import DocumentError, DranodeError
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.machine.presence import is_folder
 from dranode.driver.machine.yaml_files import StrictError, parse_yaml
 from dranode.tools.diagnosis.facts import Kubelet
+from dranode.tools.readers.checkpoint import NAME as CLAIM_STATE
+from dranode.tools.readers.checkpoint import parse_checkpoint
 from dranode.tools.readers.cluster import Sender
 from dranode.tools.readers.host import HostError, NodeHost, UnparsedError, running
 
@@ -28,6 +30,8 @@ _DEFAULT_ROOT: Final = "/var/lib/kubelet"
 _ROOTS: Final = ("/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet")
 _CPU_STATE: Final = "cpu_manager_state"
 _MEMORY_STATE: Final = "memory_manager_state"
+# kubelet does not start with a damaged one either (pkg/kubelet/allocation/state of 1.34 to 1.37).
+_POD_STATES: Final = ("allocated_pods_state", "actuated_pods_state")
 _TRUE: Final = ("1", "t", "true")
 
 
@@ -139,9 +143,9 @@ def _policy(host: NodeHost, path: str) -> str:
 
 
 def unread_state(host: NodeHost, root: str) -> Iterator[str]:
-    """Yield why the policy of a running manager of kubelet may differ from the configuration.
+    """Yield what kubelet's state files do not show, because they are damaged or readable only for root.
 
-    Its state file, which has the running policy, may be readable only for root, or damaged.
+    kubelet does not start with a damaged one.
     """
     for manager, name in (("CPU", _CPU_STATE), ("memory", _MEMORY_STATE)):
         policy, path = f"the policy with which kubelet's {manager} manager runs", _state(root, name)
@@ -157,6 +161,30 @@ def unread_state(host: NodeHost, root: str) -> Iterator[str]:
                     f"{policy}: {path} does not name one, so it is damaged, and kubelet would not start with it; drain "
                     "the node, remove the file and restart kubelet"
                 )
+    yield from _unread_records(host, root)
+
+
+def _unread_records(host: NodeHost, root: str) -> Iterator[str]:
+    """Yield what is wrong with kubelet's own records of claims and of pods."""
+    for what, name in (("claims", CLAIM_STATE), *(("pods", name) for name in _POD_STATES)):
+        path = _state(root, name)
+        try:
+            content = host.content(path)
+            if name == CLAIM_STATE:
+                parse_checkpoint(content, path)
+            else:
+                json.loads(json.loads(content)["data"])
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            yield f"kubelet's record of {what}: {path} cannot be read ({error.strerror}); try as root"
+        except DranodeError as error:
+            yield str(error)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            yield (
+                f"kubelet's record {path} is damaged, and kubelet does not start with it; drain the node, remove the "
+                "file and restart kubelet"
+            )
 
 
 def _state(root: str, name: str) -> str:

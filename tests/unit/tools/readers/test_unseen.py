@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,6 +170,35 @@ def test_a_damaged_state_of_the_cpu_manager_is_not_taken_for_the_configured_poli
     (sentence,) = (each for each in node.facts().unseen if "CPU manager" in each)
     assert "/var/lib/kubelet/cpu_manager_state does not name one" in sentence
     assert "drain the node, remove the file and restart kubelet" in sentence
+
+
+CLAIMS = (Path(__file__).parents[3] / "vectors/kubelet/dra_manager_state-1.37.2.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", CLAIMS[:100], bytes(200), CLAIMS.replace(b"default", b"DEFAULT")],
+    ids=["empty", "truncated", "zeros", "wrong checksum"],
+)
+def test_kubelets_damaged_record_of_claims_is_named(node: FakeNode, content: bytes) -> None:
+    path = node.folder / KUBELET / "dra_manager_state"
+    path.write_bytes(CLAIMS)
+    assert not [sentence for sentence in node.facts().unseen if "dra_manager_state" in sentence]
+    path.write_bytes(content)
+    (sentence,) = (sentence for sentence in node.facts().unseen if "dra_manager_state" in sentence)
+    assert "/var/lib/kubelet/dra_manager_state is damaged" in sentence
+    assert "remove the file and restart kubelet" in sentence
+
+
+@pytest.mark.parametrize("name", ["allocated_pods_state", "actuated_pods_state"])
+def test_kubelets_damaged_records_of_pods_are_named(node: FakeNode, name: str) -> None:
+    path = node.folder / KUBELET / name
+    path.write_text('{"data":"{\\"entries\\":{}}","checksum":1}')
+    assert not [sentence for sentence in node.facts().unseen if name in sentence]
+    for content in ("", '{"data":"{', '{"data":"{\\"ent","checksum":1}', '{"data":"{}","checksum":1}"}', "[]"):
+        path.write_text(content)
+        (sentence,) = (sentence for sentence in node.facts().unseen if name in sentence)
+        assert f"/var/lib/kubelet/{name} is damaged" in sentence
 
 
 @pytest.mark.parametrize("told", ["containerd://1.7.24", "containerd://2.2.1", "cri-o://1.29.4", "cri-o://1.35.1", ""])
