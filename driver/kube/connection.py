@@ -71,7 +71,13 @@ class _Token:
     def headers(self) -> Mapping[str, str]:
         # kubelet renews the token long before it ends, so an older text of the file is still valid for some time.
         if not self._headers or time.monotonic() >= self._until:
-            self._headers = {"Authorization": f"Bearer {self._read()}"}
+            try:
+                self._headers = {"Authorization": f"Bearer {self._read()}"}
+            except UnreachableError as error:
+                # As in client-go, the token that was read last is used; it may still be valid.
+                if not self._headers:
+                    raise
+                log.warning("%s; the last known token is used", error)
             self._until = time.monotonic() + _TOKEN_SECONDS
         return self._headers
 

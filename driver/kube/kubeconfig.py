@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import logging
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,8 @@ from dranode.driver.kube.kubeconfig_file import (
 from dranode.driver.kube.proxy import ProxyError, environment_proxy, parsed_proxy
 from dranode.driver.kube.server import Server, UnreachableError, UnusableCredentialsError, tls_context
 from dranode.driver.machine.presence import is_file
+
+log = logging.getLogger(__name__)
 
 
 def provider_headers(path: str, context: str, provider: str) -> Callable[[], Mapping[str, str]]:
@@ -216,10 +219,9 @@ def _authentication(
     user = chosen.user
     if user.auth_provider is not None:
         return provider_headers(path, chosen.name, str(user.auth_provider.get("name", "")))
-    # As in client-go, a token file takes precedence over `token`. It is read for every request, because the program
-    # that writes it may renew the token at any time.
+    # As in client-go, a token file takes precedence over `token`.
     if user.token_file:
-        return lambda: {"Authorization": f"Bearer {_token(user.token_file)}"}
+        return _TokenFile(user.token_file, user.token.strip()).headers
     if user.token:
         return lambda: {"Authorization": f"Bearer {user.token.strip()}"}
     if user.username or user.password:
@@ -229,6 +231,24 @@ def _authentication(
         return dict
     credentials = ExecCredentials(user.exec, _cluster_information(chosen.cluster), seconds=program_seconds)
     return _ProgramUser(credentials, tls).headers
+
+
+class _TokenFile:
+    """The token in a file, which is read for every request: the program that writes it may renew it at any time."""
+
+    def __init__(self, file: str, token: str) -> None:
+        self._file = file
+        self._token = token
+
+    def headers(self) -> Mapping[str, str]:
+        try:
+            self._token = _token(self._file)
+        except UnreachableError as error:
+            # As in client-go, the token that was read last is used, and `token` before the file was ever read.
+            if not self._token:
+                raise
+            log.warning("%s; the last known token is used", error)
+        return {"Authorization": f"Bearer {self._token}"}
 
 
 class _ProgramUser:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dranode.api.errors import UsageError
+from dranode.driver.kube import connection
 from dranode.driver.kube.client import APIRequest, Client, Timing
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
@@ -235,6 +236,22 @@ def test_a_pods_service_account_connects_by_its_token_and_authority(
         api.tokens = {"renewed"}
         (tmp_path / "token").write_text("renewed")
         assert client.send(GET_NODE)["metadata"]["name"] == "node"
+
+
+def test_a_pods_token_that_cannot_be_read_again_goes_on_to_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_TOKEN_SECONDS", 0.0)
+    with api_server(tls=True, tokens={"of the pod"}) as api:
+        api.put("nodes", {"metadata": {"name": "node"}})
+        (tmp_path / "token").write_text("of the pod")
+        (tmp_path / "ca.crt").write_bytes((CERTIFICATES / "ca.crt").read_bytes())
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.port))
+        client = Client(Connection(Credentials(service_account=tmp_path)))
+        assert client.send(GET_NODE)["metadata"]["name"] == "node"
+        (tmp_path / "token").unlink()
+        assert client.send(GET_NODE, patient=False)["metadata"]["name"] == "node"
 
 
 @pytest.mark.parametrize("text", ["", "{", "clusters: 7", "current-context: missing"])

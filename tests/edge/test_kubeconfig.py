@@ -51,6 +51,21 @@ def test_a_token_goes_with_every_request_and_its_file_goes_before_it(tmp_path: P
         assert seen.last("Authorization") == ["Bearer of the file"]
 
 
+def test_a_token_file_that_cannot_be_read_leaves_the_last_token_and_the_written_one_before_it(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    with asked_server() as seen:
+        path = write_kubeconfig(tmp_path, seen.port, {"token": "written", "tokenFile": "token"})
+        client = Client(Connection(Credentials(str(path))))
+        for content, sent in ((None, "written"), ("", "written"), ("of the file", "of the file"), ("", "of the file")):
+            if content is not None:
+                file.write_text(content)
+            client.send(GET, seconds=PATIENCE, patient=False)
+            assert seen.last("Authorization") == [f"Bearer {sent}"]
+        file.unlink()
+        client.send(GET, seconds=PATIENCE, patient=False)
+        assert seen.last("Authorization") == ["Bearer of the file"]
+
+
 def test_a_name_with_its_password(tmp_path: Path) -> None:
     with asked_server() as seen:
         get(write_kubeconfig(tmp_path, seen.port, {"username": "me", "password": "p:w"}))
