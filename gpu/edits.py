@@ -300,7 +300,7 @@ def user_space(root: Root, address: str, mode: GPUMode) -> ContainerEdits:
 
     Raises:
         MachineError: the folder of the libraries cannot be listed, or a device node that NVIDIA's CDI spec names
-            cannot be looked at.
+            cannot be accessed.
     """
     if mode is GPUMode.VFIO:
         return ContainerEdits()

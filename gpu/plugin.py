@@ -43,7 +43,7 @@ class Live(Protocol):
         """The group that owns a file; None if there is no such file.
 
         Raises:
-            MachineError: it cannot be looked at.
+            MachineError: it cannot be accessed.
         """
 
 
@@ -54,7 +54,7 @@ class GPUHost:
         """The group that owns a file; None if there is no such file.
 
         Raises:
-            MachineError: it cannot be looked at.
+            MachineError: it cannot be accessed.
         """
         try:
             return os.stat(f"/{path}").st_gid  # noqa: PTH116 - one system call, no object

@@ -35,7 +35,7 @@ def had_ledger(path: Path) -> bool:
     """Return whether a driver has a ledger at a path, or has left its copy or its journal there.
 
     Raises:
-        OSError: it cannot be looked for.
+        OSError: it cannot be accessed.
     """
     return is_there(path) or is_there(copy_path(path)) or bool(journal_of(path))
 

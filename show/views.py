@@ -116,7 +116,7 @@ def _others(kubelet_root: Path | None, known: set[str], unseen: list[str]) -> li
     except OSError as error:
         # A user who only looks at the machine need not be root.
         unseen.append(
-            f"which other drivers have claims is not known: {error.filename} cannot be looked at: {error.strerror}; "
+            f"which other drivers have claims is not known: {error.filename} cannot be accessed: {error.strerror}; "
             "try as root"
         )
         return []

@@ -279,6 +279,6 @@ def _is_kubeconfig(path: str) -> bool:
         return is_file(Path(path)) or is_pipe(Path(path))
     except OSError as error:
         raise UsageError(
-            f"the kubeconfig {path} cannot be looked for: {error.strerror}; run as somebody who may read it, or name "
+            f"the kubeconfig {path} cannot be accessed: {error.strerror}; run as a user who may read it, or name "
             "another one with --kubeconfig"
         ) from error

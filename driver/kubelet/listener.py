@@ -174,7 +174,7 @@ class Listener:
     def removed(self) -> Path | None:
         """Return a socket of its own that is not there any more; kubelet cannot reach the driver then."""
         for path in self._bound:
-            # What cannot be looked for may be there.
+            # What cannot be accessed may exist.
             with contextlib.suppress(OSError):
                 if not is_there(path):
                     return path

@@ -15,7 +15,7 @@ def status_of(path: Path) -> os.stat_result | None:
     """Return the status of a file, with links followed; None if there is none.
 
     Raises:
-        OSError: it cannot be looked for.
+        OSError: it cannot be accessed.
     """
     # ENOTDIR means that a part of the path is a file, so there is nothing below it either.
     try:
@@ -36,7 +36,7 @@ def is_there(path: Path) -> bool:
     """Return whether there is a file or folder at a path, with links followed.
 
     Raises:
-        OSError: it cannot be looked for.
+        OSError: it cannot be accessed.
     """
     return status_of(path) is not None
 
@@ -45,7 +45,7 @@ def is_file(path: Path) -> bool:
     """Return whether there is a regular file at a path, with links followed.
 
     Raises:
-        OSError: it cannot be looked for.
+        OSError: it cannot be accessed.
     """
     status = status_of(path)
     return status is not None and stat.S_ISREG(status.st_mode)
@@ -55,7 +55,7 @@ def is_pipe(path: Path) -> bool:
     """Return whether there is a pipe at a path, with links followed.
 
     Raises:
-        OSError: it cannot be looked for.
+        OSError: it cannot be accessed.
     """
     status = status_of(path)
     return status is not None and stat.S_ISFIFO(status.st_mode)
@@ -65,7 +65,7 @@ def is_folder(path: Path) -> bool:
     """Return whether there is a folder at a path, with links followed.
 
     Raises:
-        OSError: it cannot be looked for.
+        OSError: it cannot be accessed.
     """
     status = status_of(path)
     return status is not None and stat.S_ISDIR(status.st_mode)

@@ -265,7 +265,7 @@ def journal_of(path: Path) -> tuple[str, ...]:
     """Return the names of the journal and its index, if they exist beside a ledger.
 
     Raises:
-        OSError: they cannot be looked for.
+        OSError: they cannot be accessed.
     """
     return tuple(name for name in (f"{path.name}-wal", f"{path.name}-shm") if is_there(path.with_name(name)))
 

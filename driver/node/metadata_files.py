@@ -226,7 +226,7 @@ def _is_there(path: Path) -> bool:
     try:
         return is_there(path)
     except OSError as error:
-        raise MetadataError(f"the device metadata in {path} cannot be looked for: {error.strerror}") from error
+        raise MetadataError(f"the device metadata in {path} cannot be accessed: {error.strerror}") from error
 
 
 def _names(folder: Path) -> tuple[str, ...]:

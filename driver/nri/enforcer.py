@@ -349,10 +349,10 @@ class Enforcer:
 
 def _unpinned(containers: tuple[Container, ...]) -> str:
     if len(containers) == 1:
-        return f"{containers[0]} had no CPU set and is pinned now; it was created while nobody answered the runtime"
+        return f"{containers[0]} had no CPU set and is pinned now; it was created while no driver answered the runtime"
     names = ", ".join(f"{container.pod}/{container.name}" for container in containers[:_NAMED])
     more = f" and {len(containers) - _NAMED} more" if len(containers) > _NAMED else ""
     return (
-        f"{len(containers)} containers had no CPU set and are pinned now; they were created while nobody answered the "
-        f"runtime: {names}{more}"
+        f"{len(containers)} containers had no CPU set and are pinned now; they were created while no driver answered "
+        f"the runtime: {names}{more}"
     )

@@ -378,6 +378,6 @@ def bind_address(text: str, option: str = "--http-address") -> socket.socket | N
         if isinstance(error, OSError):
             reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise DranodeError(
-            f"nobody can listen on the HTTP address {text}: {reason}; "
-            f"choose another with {option}, or {NONE} to do without"
+            f"cannot listen on the HTTP address {text}: {reason}; "
+            f"choose another with {option}, or {NONE} for no such address"
         ) from error

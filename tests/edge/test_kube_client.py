@@ -271,7 +271,7 @@ def test_without_credentials_nothing_is_begun(tmp_path: Path, monkeypatch: pytes
         Credentials(str(tmp_path / "missing")).check()
     (tmp_path / "closed").mkdir()
     forbid(monkeypatch, tmp_path / "closed")
-    with pytest.raises(UsageError, match=r"closed/kubeconfig cannot be looked for: Permission denied; run as"):
+    with pytest.raises(UsageError, match=r"closed/kubeconfig cannot be accessed: Permission denied; run as"):
         Credentials(str(tmp_path / "closed" / "kubeconfig")).check()
 
 

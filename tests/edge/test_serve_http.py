@@ -189,7 +189,7 @@ def test_a_port_that_is_taken_ends_the_start_with_one_sentence(folder: Path) -> 
         process = run(folder, "--nri-socket", "none", "--http-address", address)
         assert process.wait(PATIENCE) == 1
     (line,) = (folder / "log").read_text().splitlines()
-    assert f"nobody can listen on the HTTP address {address}: Address already in use" in line
+    assert f"cannot listen on the HTTP address {address}: Address already in use" in line
     assert not (folder / "kubelet" / "plugins").exists()
 
 

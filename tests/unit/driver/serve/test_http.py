@@ -248,8 +248,8 @@ def test_a_port_that_is_taken_is_one_sentence_with_the_way_out() -> None:
         with pytest.raises(DranodeError) as refused:
             bind_address(f"127.0.0.1:{port}")
     assert str(refused.value) == (
-        f"nobody can listen on the HTTP address 127.0.0.1:{port}: Address already in use; "
-        "choose another with --http-address, or none to do without"
+        f"cannot listen on the HTTP address 127.0.0.1:{port}: Address already in use; "
+        "choose another with --http-address, or none for no such address"
     )
 
 

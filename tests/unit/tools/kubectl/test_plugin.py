@@ -286,7 +286,7 @@ def test_a_default_kubeconfig_that_may_not_be_looked_for_is_not_missing(
     for command in (["claims"], ["explain", "pod/p"]):
         ran = runner.invoke(plugin, command)
         assert isinstance(ran.exception, UsageError), ran.output
-        assert f"{tmp_path}/.kube/config cannot be looked for: Permission denied; run as" in str(ran.exception)
+        assert f"{tmp_path}/.kube/config cannot be accessed: Permission denied; run as" in str(ran.exception)
 
 
 @pytest.mark.parametrize(
