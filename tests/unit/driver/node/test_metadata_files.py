@@ -438,6 +438,6 @@ def test_files_that_cannot_be_looked_for_are_not_taken_for_missing(tmp_path: Pat
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     metadata = DeviceMetadata("d.example.com", loop, loop, loop / "older")
-    for look, cannot in ((metadata.uids, "listed"), (metadata.has_older, "looked for")):
+    for look, cannot in ((metadata.uids, "listed"), (metadata.has_older, "accessed")):
         with pytest.raises(MetadataError, match=rf"loop.* cannot be {cannot}: Too many levels of symbolic links"):
             look()
