@@ -181,6 +181,8 @@ _SPEC: Final[dict[str, _Kind]] = {
     "containerEdits": _EDITS,
 }
 
+# Fields of `intelRdt` up to CDI 1.0. The library has decoded specs of all versions without them since v1.1.0.
+_REMOVED: Final = ("enableCMT", "enableMBM")
 # The result of a null if the Go type is not a pointer: the field keeps its value.
 _KEPT: Final = object()
 
@@ -235,6 +237,8 @@ class _Decoder:
         result = _empty(fields)
         for key, inner in self._entries(node, path):
             where = f"{path}.{key}" if path else key
+            if key in _REMOVED and key not in fields:
+                raise CDIError("was removed in CDI 1.1.0, and is refused whatever cdiVersion says", where)
             if key not in fields:
                 raise CDIError("is not a field of the specification (names are case-sensitive)", where)
             value = self.value(fields[key], inner, where, depth + 1)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dranode.cdi.document import load_spec
+from dranode.cdi.errors import CDIError
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.connection import Connection
@@ -37,3 +39,13 @@ def test_a_file_of_online_cpus_that_is_not_the_kernels_own_is_said_to_be_the_rea
     (warning,) = read_topology(machine(files)).warnings
     assert "CPUs 2 by /sys/fs/cgroup/kubepods" in warning
     assert "lxcfs" in warning
+
+
+@pytest.mark.parametrize("field", ["enableCMT", "enableMBM"])
+def test_a_field_that_the_cdi_specification_has_dropped_is_said_to_be_one(field: str) -> None:
+    """It is valid in 0.7.0 to 1.0.0 by their text, and every newer library refuses it."""
+    edits = f'{{"intelRdt": {{"closID": "a", "{field}": false}}}}'
+    device = f'{{"name": "a", "containerEdits": {edits}}}'
+    text = f'{{"cdiVersion": "0.7.0", "kind": "vendor.com/class", "devices": [{device}]}}'
+    with pytest.raises(CDIError, match=rf"{field}: was removed in CDI 1.1.0, and is refused whatever cdiVersion says"):
+        load_spec(text.encode())
