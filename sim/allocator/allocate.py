@@ -26,7 +26,7 @@ from dranode.sim.allocator.requests import (
     allocation_requests,
     claim_name,
 )
-from dranode.sim.allocator.result import Oddity, Solution, allocation
+from dranode.sim.allocator.result import Oddity, Solution, allocation, check_selectors
 from dranode.sim.allocator.search import search
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated
@@ -132,6 +132,9 @@ class Allocator:
             solution = search(claims, requests, pools, self.counted(allocated), self._selectors)
             if solution.picks is None:
                 _check_valid(pools, self.features)
+            else:
+                for claim, picks in zip(claims, solution.picks, strict=True):
+                    check_selectors(claim, picks, self.features)
         except AllocationError as error:
             return error
         return solution

@@ -28,7 +28,7 @@ from dranode.driver.claims.grant import main_request
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Candidate, node_place, only, union
 from dranode.sim.allocator.releases import Change
-from dranode.sim.allocator.requests import AllocationRequest, Alternative
+from dranode.sim.allocator.requests import AllocationError, AllocationRequest, Alternative, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,36 @@ def _without_needless_requests(
 
 
 def _node_selector(picks: Sequence[DevicePick], node: str, features: Features) -> NodeSelector | None:
-    places = [node_place(pick.candidate) for pick in picks]
-    binds = features.beyond_stable and any(pick.candidate.device.binds_to_node for pick in picks)
-    if binds or any(name for name, _ in places):
+    if any(_is_bound(pick, features) for pick in picks):
         return only(node)
-    return union(selector for _, selector in places if selector is not None)
+    return union(selector for _, selector in map(_place, picks) if selector is not None)
+
+
+def check_selectors(claim: ResourceClaim, picks: Sequence[DevicePick], features: Features) -> None:
+    """Check that each device is on one node, or has a node selector with one term.
+
+    The API server accepts several terms for a device, but kube-scheduler has no way to combine them.
+
+    Raises:
+        AllocationError: a device has more terms, and none before it is bound to the node.
+    """
+    for pick in picks:
+        if _is_bound(pick, features):
+            return
+        _, selector = _place(pick)
+        if selector is not None and len(selector.node_selector_terms) > 1:
+            pool = pick.candidate.pool
+            raise AllocationError(
+                f"create NodeSelector for claim {claim.metadata.name}: unsupported ResourceSlice.NodeSelector with "
+                f"{len(selector.node_selector_terms)} terms",
+                Reason.POOL_INVALID,
+                detail=f"device {pool.driver}/{pool.pool}/{pick.candidate.device.name} may have only one",
+            )
+
+
+def _is_bound(pick: DevicePick, features: Features) -> bool:
+    return bool(_place(pick)[0]) or (features.beyond_stable and bool(pick.candidate.device.binds_to_node))
+
+
+def _place(pick: DevicePick) -> tuple[str | None, NodeSelector | None]:
+    return node_place(pick.candidate)

@@ -556,3 +556,23 @@ def test_requests_that_fit_together_but_for_a_constraint_name_it() -> None:
     )
     (outcome,) = allocate(slices, wanted)
     assert "not all of them together under distinctAttribute resource.kubernetes.io/numaNode" in str(outcome.error)
+
+
+def test_a_node_selector_of_two_terms_ends_the_attempt_unless_a_device_before_it_is_bound_to_the_node() -> None:
+    def term(value: str) -> dict[str, Any]:
+        return {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [value]}]}
+
+    for_two = {"name": "far", "nodeSelector": {"nodeSelectorTerms": [term("n"), term("other")]}}
+    far = slice_of("nic", for_two, nodeName=None, perDeviceNodeSelection=True)
+    near = slice_of("gpu", {"name": "near"})
+    wants_far, wants_near = request("far", "nic"), request("near", "gpu")
+    (outcome,) = allocate([far, near], claim(wants_far, wants_near))
+    assert outcome.allocation is None
+    assert outcome.scope == "fatal"
+    assert outcome.error == (
+        "create NodeSelector for claim c: unsupported ResourceSlice.NodeSelector with 2 terms: device nic/n/far may "
+        "have only one"
+    )
+    # kube-scheduler looks at the devices one after the other, and needs no selector after one that is bound.
+    (outcome,) = allocate([far, near], claim(wants_near, wants_far))
+    assert outcome.allocation is not None
