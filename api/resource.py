@@ -228,7 +228,7 @@ class DeviceTaint(APIDocument, frozen=True, kw_only=True):
     """A taint of a device (KEP-5055)."""
 
     key: str
-    # Kubernetes may add effects, and consumers have to treat an unknown one like `None`, so this is no enumeration.
+    # Kubernetes may add effects, and consumers have to treat an unknown one like `None`, so this is not an enum.
     effect: str
     value: str = ""
     # The API server sets it if it is absent.

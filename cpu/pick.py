@@ -237,7 +237,7 @@ def pick(
     order: Order = Order.UNTOUCHED_FIRST,
     own: CPUSet = _NONE,
 ) -> Pick:
-    """Pick `count` of the candidates; CPUs that are not online are no candidates.
+    """Pick `count` of the candidates that are online.
 
     Args:
         topology: the machine.

@@ -46,7 +46,8 @@ _MAX_DRIVER: Final = 63
 _UNDONE: Final = "must bring the hardware back to where it was before configure()"
 _SEEDS: Final = ("1", "2")
 _CANNOT_LOAD: Final = 75
-# Loads a driver in another process, has it decide, and writes the decisions. It is no error if that cannot be loaded.
+# Loads a driver in another process, lets it decide, and writes the decisions. A driver that cannot be loaded there is
+# not an error.
 _ELSEWHERE: Final = f"""
 import importlib, pickle, sys
 sys.path[:], module, driver = pickle.load(sys.stdin.buffer)

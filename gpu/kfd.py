@@ -1,9 +1,9 @@
 """AMD's KFD topology (`/sys/class/kfd/kfd/topology/nodes`): which nodes are GPUs, their memory, their partitions.
 
 A node's `location_id` has the PCI bus and function in its low 16 bits and, on a GPU in partitions, the partition's
-number in bits 31 to 28; some kernels put that number into the function's bits instead. `unique_id` is no way from a
-partition to its GPU: newer kernels give every partition its own. A node may be missing: the kernel builds the whole
-tree again when a GPU is added, and refuses to show a GPU that this process's cgroup may not use (EPERM).
+number in bits 31 to 28; some kernels put that number into the function's bits instead. `unique_id` does not
+lead from a partition to its GPU: newer kernels give every partition its own. A node may be missing: the kernel builds
+the whole tree again when a GPU is added, and refuses to show a GPU that this process's cgroup may not use (EPERM).
 """
 
 from __future__ import annotations

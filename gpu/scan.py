@@ -87,8 +87,8 @@ def _no_functions(root: Root, pci: PCI) -> Iterable[str]:
 def _unlinked(root: Root, minors: Iterable[int]) -> Iterable[str]:
     """Yield a sentence if systemd would take NVIDIA's device nodes from containers when it reloads its units.
 
-    A runtime names device nodes to systemd by these links, and leaves out those that have none. udev makes them of the
-    kernel's devices, of which NVIDIA's are none.
+    A runtime names device nodes to systemd by these links, and leaves out those that have none. udev makes them for
+    devices that the kernel knows, and NVIDIA's are not among these.
     """
     lacking = [f"{_NVIDIA_MAJOR}:{minor}" for minor in minors if not root.exists(f"dev/char/{_NVIDIA_MAJOR}:{minor}")]
     if lacking and root.exists("dev/char"):

@@ -79,7 +79,7 @@ def parse_memory_config(config: Config) -> MemoryConfig:
     """Decode opaque parameters.
 
     Raises:
-        ClaimError: they are no valid `MemoryConfig`; says where.
+        ClaimError: they are not a valid `MemoryConfig`; says where.
     """
     try:
         parsed = decode(MemoryConfig, config.parameters)

@@ -55,8 +55,8 @@ class _MemoryReader:
         self._online = self._list(f"{_CPUS}/online")
         self._warnings += missing_nodes(root)
         sizes = filter(None, map(size_of_folder, self._names(_MACHINE_POOLS)))
-        # The sizes of which the machine has pages, and how many as far as it says; the nodes that show no folder of
-        # such a size, and those that show no number of its pages; and how many the others have.
+        # For each size: how many pages the machine has, as far as it says; the nodes without a folder of that size; the
+        # nodes that show no number of its pages; and how many the others have.
         counts = {size: self._number(f"{_MACHINE_POOLS}/{folder_of(size)}/nr_hugepages") for size in sizes}
         self._machine_pages = {size: count for size, count in counts.items() if count != 0}
         self._promised = {size: self._promised_elsewhere(size) for size in self._machine_pages}

@@ -233,7 +233,7 @@ class ReadCluster(msgspec.Struct, frozen=True):
 
     Attributes:
         documents: the objects.
-        kinds: the kinds of which all objects were read, perhaps none.
+        kinds: the kinds whose objects were all read, even if there are none.
         refused: why each other kind was not.
     """
 

@@ -32,7 +32,7 @@ _PART: Final = re.compile(r"[^,\s]*(?:,|\s+)|[^,\s]+")
 class PlainTable:
     """Rows of texts under names, without lines; texts are wrapped between words and never cut.
 
-    A text stands there to the letter: what it has in square brackets is no markup. What is to have a style is a Text.
+    Texts are printed literally: square brackets are not markup. A styled text is a `Text`.
     A name stays in one piece, so that it can be searched for and copied: where a terminal is too narrow for the longest
     names of all columns, each row is a block with a line for each of its cells. A file or a pipe has longer lines then.
     """

@@ -91,7 +91,7 @@ class Held(msgspec.Struct):
     _sources: dict[str, set[str]] = msgspec.field(default_factory=dict)
     # The claims that hold a device whose sources are not known.
     _anything: set[str] = msgspec.field(default_factory=set)
-    # The claims that hold a device whole, of which there are few where many claims share a device.
+    # The claims that hold a device whole. There are few of them where many claims share a device.
     _whole: set[str] = msgspec.field(default_factory=set)
     # Claims on devices of one grouping have few different sets of sources, so looking at each costs little.
     _amounts: dict[frozenset[str] | None, int] = msgspec.field(default_factory=dict)

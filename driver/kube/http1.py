@@ -241,7 +241,7 @@ class Channel:
         for line in lines:
             name, _, value = line.partition(b":")
             # Names are compared without regard to case (RFC 9110, section 5.1). Latin-1 decodes any byte, so that a
-            # strange header of a proxy is no error.
+            # proxy's strange header does not cause an error.
             headers[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
         if version == b"HTTP/1.0":
             # HTTP/1.0 closes the connection after each answer.

@@ -138,7 +138,7 @@ def header_damage(header: bytes) -> str | None:
 def schema_damage(db: sqlite3.Connection) -> str | None:
     """Return what is wrong with the tables; None if nothing is, or if the file has none yet."""
     tables = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view')"))
-    # A file without tables is new. One with other tables is damaged, or is no ledger.
+    # A file without tables is new. One with other tables is damaged, or is not a ledger.
     if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         return None
     for name, text in TABLES.items():

@@ -257,7 +257,7 @@ class StartGate(msgspec.Struct):
         return tuple(Drift(overlap.intruder, Effective(), Effective(overlap.runs_on)) for overlap in overlaps)
 
     def in_the_way(self, containers: Containers, snapshot: PinSnapshot, starting: Pinned) -> tuple[Overlap, ...]:
-        """Return the overlaps because of which a container must not start now; none if it may start."""
+        """Return the overlaps that keep a container from starting now; none if it may start."""
         now = self.clock()
         cgroups = Cgroups(self.root)
         relevant = to_compare(containers, snapshot, starting) if snapshot.pins_cpus else ()

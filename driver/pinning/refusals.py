@@ -62,7 +62,7 @@ def why_occupied(
     While the ledger cannot be read, no mask is changed, so a container that was not moved in time stays on these CPUs.
     So does a container that was added meanwhile, until the runtime reports it again.
     """
-    # Usually this is no problem: the answer to the same request moves the containers of the shared pool off these CPUs.
+    # Usually this does no harm: the answer to the same request moves the containers of the shared pool off these CPUs.
     held = CPUSet.union(claim.held for claim in claims) & snapshot.online
     if not held or (snapshot.unread is None and not containers.unsure):
         return ""

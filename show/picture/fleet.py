@@ -121,7 +121,7 @@ class FleetMoment(msgspec.Struct, frozen=True):
         blocked: devices that no claim holds and none can get, since others have what they draw on.
         unknown: the drivers for which it is unknown what claims hold, so that nothing of theirs is known to be free;
             CPUS for CPUs that are shown one by one.
-        fragmented: by node, the units of which as much is free as a whole box has, and no box is free.
+        fragmented: by node, the units of which a whole box's amount is free, although no box is free.
     """
 
     title: str
@@ -155,7 +155,7 @@ class FleetPicture(msgspec.Struct, frozen=True):
         waiting: who waits, at the last moment.
         notes: one sentence each for what was not seen.
         facts: one sentence each for what else is to say of the whole.
-        taken: when it was looked at, in ISO 8601; empty if not known.
+        taken: when it was read, in ISO 8601; empty if not known.
     """
 
     title: str

@@ -40,7 +40,7 @@ def fleet_page(picture: FleetPicture) -> str:
 
 
 def _filled(page: str, parts: Mapping[str, str]) -> str:
-    """Put each part where its name stands between two `@@`; what is put in is not looked at again."""
+    """Replace each name between two `@@` by its part; names within parts are not replaced."""
     pieces = page.split("@@")
     return "".join(parts[piece] if index % 2 else piece for index, piece in enumerate(pieces))
 

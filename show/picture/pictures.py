@@ -185,7 +185,7 @@ def _fragmented(
     consumed: Mapping[DeviceKey, Mapping[str, Tally]],
     unknown: Collection[str],
 ) -> Iterator[str]:
-    """The units of which as much is free on the node as a whole box has, while no box is free."""
+    """Yield the units of which a whole box's amount is free on the node, although no box is free."""
     total: dict[str, dict[int, Tally]] = defaultdict(dict)
     free: dict[str, dict[int, Tally]] = defaultdict(dict)
     in_steps = _in_steps(node)

@@ -321,7 +321,7 @@ def fit_answer(documents: Sequence[SourceDocument], kinds: Iterable[str], pod: s
 
     Args:
         documents: the cluster's objects.
-        kinds: the kinds of which all objects are among them.
+        kinds: the kinds whose objects are all among them.
         pod: `<namespace>/<name>`.
         features: the release and the feature gates.
 
