@@ -131,6 +131,19 @@ def rule_errors(rule: DeviceTaintRule) -> Iterator[FieldError]:
     yield from taint_errors(rule.spec.taint, "spec.taint")
 
 
+def rule_warnings(rule: DeviceTaintRule) -> Iterator[FieldError]:
+    """Yield that a rule selects all devices of the cluster, or none, which a field left out by mistake would do."""
+    selector = rule.spec.device_selector
+    if selector is None:
+        yield FieldError(
+            "spec.deviceSelector",
+            "a rule without it selects no device, and before Kubernetes 1.37.1 every device for kube-scheduler",
+        )
+    elif selector.driver is None and selector.pool is None and selector.device is None:
+        evicted = ", and evicts all pods that use one" if rule.spec.taint.effect == "NoExecute" else ""
+        yield FieldError("spec.deviceSelector", f"it is empty, so the rule taints every device of the cluster{evicted}")
+
+
 def _placed_rule(source: SourceDocument) -> DeviceTaintRule:
     try:
         return taint_rule(source)

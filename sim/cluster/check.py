@@ -39,7 +39,7 @@ from dranode.driver.claims.grant import config_path, configs_of, results_of
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.machine.yaml_files import read_yaml
 from dranode.driver.pinning.snapshot import Pins
-from dranode.sim.allocator.taint_rules import DeviceTaintRule, rule_errors
+from dranode.sim.allocator.taint_rules import DeviceTaintRule, rule_errors, rule_warnings
 from dranode.sim.cel.costs import LIMIT
 from dranode.sim.cel.declarations import KnownToCEL
 from dranode.sim.cel.expression import compile_selector
@@ -364,6 +364,8 @@ def _warnings(source: SourceDocument, around: Surroundings) -> Iterator[FieldErr
         case "DeviceClass":
             selectors = decode(DeviceClass, document).spec.selectors
             warnings = selector_warnings(selectors, "spec.selectors", around.known)
+        case "DeviceTaintRule":
+            warnings = rule_warnings(decode(DeviceTaintRule, document))
         case _:
             return
     flat = source.document.get("apiVersion") == _V1BETA1

@@ -400,3 +400,32 @@ spec: {{selectors: [{{cel: {{expression: "{costly}"}}}}]}}
     assert device_class["errors"][0]["message"].startswith(
         "too complex, exceeds cost limit: it can cost up to 72,048,012"
     )
+
+
+@pytest.mark.parametrize(
+    ("selector", "effect", "warning"),
+    [
+        ("deviceSelector: {driver: a.example.com}, ", "NoExecute", None),
+        (
+            "deviceSelector: {}, ",
+            "NoExecute",
+            "it is empty, so the rule taints every device of the cluster, and evicts all pods that use one",
+        ),
+        ("deviceSelector: {}, ", "NoSchedule", "it is empty, so the rule taints every device of the cluster"),
+        (
+            "",
+            "NoSchedule",
+            "a rule without it selects no device, and before Kubernetes 1.37.1 every device for kube-scheduler",
+        ),
+    ],
+    ids=["a driver", "empty and NoExecute", "empty and NoSchedule", "missing"],
+)
+def test_a_taint_rule_that_selects_all_devices_or_none_is_a_warning(
+    tmp_path: Path, selector: str, effect: str, warning: str | None
+) -> None:
+    rule = f"{{{selector}taint: {{key: example.com/a, effect: {effect}}}}}"
+    text = f"apiVersion: resource.k8s.io/v1\nkind: DeviceTaintRule\nmetadata: {{name: rule}}\nspec: {rule}\n"
+    status, (verdict,) = checked(written(tmp_path, text))
+    assert status == 0
+    expected = [] if warning is None else [{"path": "spec.deviceSelector", "message": warning}]
+    assert verdict["warnings"] == expected
