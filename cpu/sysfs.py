@@ -221,7 +221,11 @@ class _Reader:
                 self._files.warn("package ids", f"the CPUs {cpus} share a package, which is {numbers} by their ids")
 
     def _l3(self, online: int, core_of: Mapping[int, CPUSet]) -> tuple[tuple[CPUSet, ...], list[int]]:
-        """Return the level 3 caches, sorted by first CPU, and their ids."""
+        """Return the level 3 caches, sorted by first CPU, and their ids.
+
+        Claims ask for CPUs of one cache by a matching id, so no two caches may have the same. A cache without an id, or
+        with one that another has, gets the number of its lowest CPU, or a free one if a cache reports that as its id.
+        """
         caches: dict[int, int] = {}
         taken: set[int] = set()
         for cpu in CPUSet.of_mask(online):
@@ -234,11 +238,24 @@ class _Reader:
             if not taken.isdisjoint(CPUSet.of_mask(shared)):
                 self._files.warn("L3 cache", f"cpu{cpu} claims a share of an L3 cache that does not name it")
                 shared &= ~CPUSet(taken).mask
-            number = self._files.number(f"{CPU_ROOT}/cpu{cpu}/{folder}/id")
-            caches[shared] = number if number >= 0 else _low(shared)
+            caches[shared] = self._files.number(f"{CPU_ROOT}/cpu{cpu}/{folder}/id")
             taken.update(CPUSet.of_mask(shared))
         by_first = sorted(caches, key=_low)
-        return tuple(CPUSet.of_mask(cache) for cache in by_first), [caches[cache] for cache in by_first]
+        reported = set(caches.values())
+        free = (number for number in count() if number not in {*reported, *map(_low, by_first)})
+        ids: list[int] = []
+        for cache in by_first:
+            number = caches[cache]
+            if number < 0 or number in ids:
+                own = next(free) if _low(cache) in reported else _low(cache)
+                if number >= 0:
+                    self._files.warn(
+                        "L3 cache id",
+                        f"L3 cache id {number} is used by several caches; one of them is renumbered to {own}",
+                    )
+                number = own
+            ids.append(number)
+        return tuple(CPUSet.of_mask(cache) for cache in by_first), ids
 
     def _l3_folder(self, cpu: int) -> str | None:
         folder = f"{CPU_ROOT}/cpu{cpu}/cache"

@@ -185,6 +185,28 @@ class TestL3:
         assert [str(cpus) for cpus in topology.l3] == ["0", "1"]
         assert topology.warnings == ("cpu1 claims a share of an L3 cache that does not name it",)
 
+    @pytest.mark.parametrize(
+        ("ids", "expected"),
+        [
+            (("0", "0"), [0, 2]),
+            (("2", "2"), [2, 1]),
+            (("2", None), [2, 1]),
+            ((None, "0"), [1, 0]),
+            ((None, None), [0, 2]),
+        ],
+    )
+    def test_no_two_caches_have_the_same_id(self, ids: tuple[str | None, ...], expected: list[int]) -> None:
+        files = {f"{CPU}/online": "0-3"}
+        for cpu in range(4):
+            folder, own = f"{CPU}/cpu{cpu}/cache/index3", ids[cpu // 2]
+            files |= {f"{folder}/level": "3", f"{folder}/shared_cpu_list": "0-1" if cpu < 2 else "2-3"}
+            files |= {} if own is None else {f"{folder}/id": own}
+        topology = read_topology(machine(files))
+        assert [topology.cpus[cpu].l3_id for cpu in range(4)] == [expected[0]] * 2 + [expected[1]] * 2
+        repeated = ids[0] is not None and ids[0] == ids[1]
+        warning = f"L3 cache id {ids[0]} is used by several caches; one of them is renumbered to {expected[1]}"
+        assert topology.warnings == ((warning,) if repeated else ())
+
     def test_caches_are_sorted_by_first_cpu_even_if_a_later_cpu_claims_earlier_ones(self) -> None:
         files = {f"{CPU}/online": "0-3"} | {f"{CPU}/cpu{cpu}/cache/index3/level": "3" for cpu in (1, 3)}
         files |= {f"{CPU}/cpu1/cache/index3/shared_cpu_list": "1", f"{CPU}/cpu3/cache/index3/shared_cpu_list": "0,3"}
