@@ -29,12 +29,14 @@ class NVMLFacts(msgspec.Struct, frozen=True):
         compute_capability: CUDA compute capability as a version (`9.0.0`).
         uuid: `GPU-` and a UUID.
         model: product name.
+        mig: whether it is in MIG mode, in which no program can use the GPU itself, only its instances.
     """
 
     memory: int | None = None
     compute_capability: str | None = None
     uuid: str | None = None
     model: str | None = None
+    mig: bool = False
 
 
 class NVML(Protocol):
@@ -149,11 +151,14 @@ class NVMLLibrary:
         capability = self._tried(library.nvmlDeviceGetCudaComputeCapability, handle)
         uuid = self._tried(library.nvmlDeviceGetUUID, handle)
         model = self._tried(library.nvmlDeviceGetName, handle)
+        # The current mode and the one after the next reset; a GPU that has no MIG answers with an error.
+        mig = self._tried(library.nvmlDeviceGetMigMode, handle)
         return NVMLFacts(
             memory=None if memory is None else int(memory.total),
             compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}.0",
             uuid=None if uuid is None else _text(uuid),
             model=None if model is None else _text(model),
+            mig=mig is not None and mig[0] == library.NVML_DEVICE_MIG_ENABLE,
         )
 
     def _tried(self, call: Callable[..., T], *arguments: Any) -> T | None:

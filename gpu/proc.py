@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.machine.root import Root, integer, names, read_attribute, why_unread
+from dranode.api.errors import MachineError
+from dranode.driver.machine.root import Root, all_names, integer, names, read_attribute, why_unread
 from dranode.gpu.sysfs import PROC_NVIDIA
 
 NVIDIAS_DRIVER: Final = "nvidia"
@@ -32,7 +33,7 @@ class NvidiaFacts(msgspec.Struct, frozen=True):
         minor: number of `/dev/nvidia<minor>`.
         excluded: the administrator keeps the GPU from use (`NVreg_ExcludedGpus`); older drivers do not say so.
         instances: how many MIG instances it is divided into.
-        unread: why none of this is known, since `information` is there and does not read; empty if it does.
+        unread: why it is not known whether the GPU may be handed out, if a file about that cannot be read; else empty.
         memory_node: the NUMA node that is its memory.
         memory: bytes of that node.
         unclear: why neither is known, though the driver says something of both; empty otherwise.
@@ -70,7 +71,10 @@ def nvidia_facts(root: Root, address: str) -> NvidiaFacts | None:
     unclear = "" if said is None or None not in (node, memory) else f"/{status} has no lines Node and Size with numbers"
     uuid = information.get("GPU UUID", "")
     minor = integer(information.get("Device Minor", ""), 10)
-    instances = () if minor is None else names(root, f"{PROC_NVIDIA}/capabilities/gpu{minor}/mig")
+    try:
+        instances = [] if minor is None else all_names(root, f"{PROC_NVIDIA}/capabilities/gpu{minor}/mig")
+    except MachineError as error:
+        return NvidiaFacts(unread=str(error))
     return NvidiaFacts(
         model=information.get("Model") or None,
         uuid=uuid if _UUID.fullmatch(uuid) else None,

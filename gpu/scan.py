@@ -42,14 +42,15 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
         gpu = pci.gpu(address)
         if gpu.vendor_id == NVIDIA:
             facts = nvidia_facts(root, address)
-            if reason := _withheld(facts):
+            library = (nvml or {}).get(address, NVMLFacts())
+            if reason := _withheld(facts, library):
                 left_out[address] = f"GPU {address} is left out: {reason}"
                 continue
             if facts and facts.minor is not None:
                 minors.append(facts.minor)
             if facts and facts.unclear:
                 warnings.append(f"the NUMA node and the size of GPU {address}'s memory are not known: {facts.unclear}")
-            gpu = _nvidia(root, gpu, facts, (nvml or {}).get(address))
+            gpu = _nvidia(root, gpu, facts, library)
         # A capture without a single driver says nothing of them.
         if drivers_seen and (reason := _unserved(root, gpu)):
             gpu = replace(gpu, unserved=reason)
@@ -110,18 +111,19 @@ def _unplaced(root: Root, gpus: Iterable[GPU]) -> Iterable[str]:
         )
 
 
-def _withheld(facts: NvidiaFacts | None) -> str:
-    """Return why a GPU may not be handed out by what NVIDIA's driver says of it; empty if it may."""
+def _withheld(facts: NvidiaFacts | None, library: NVMLFacts) -> str:
+    """Return why NVIDIA's driver or library forbids handing out a GPU; empty if they do not."""
     if facts is None:
         return ""
     if facts.unread:
-        return f"{facts.unread}, so whether NVIDIA's driver is told to exclude it is not known"
-    if facts.instances:
+        return f"{facts.unread}, so it is not known whether the GPU is excluded from use or divided into MIG instances"
+    # CUDA finds no GPU in this mode unless the container has an instance, which this driver does not offer.
+    if facts.instances or library.mig:
         return (
-            f"it is divided into {facts.instances} MIG instances, which are not offered; "
-            "turn MIG off (`nvidia-smi -mig 0`) to have it handed out whole"
+            f"MIG is on, with {facts.instances or 'no'} instances, and instances are not offered; "
+            "turn MIG off (`nvidia-smi -mig 0`) to have the GPU handed out whole"
         )
-    return "NVIDIA's driver is told to exclude it" if facts.excluded else ""
+    return "NVIDIA's driver is configured to exclude it (NVreg_ExcludedGpus)" if facts.excluded else ""
 
 
 def _unserved(root: Root, gpu: GPU) -> str:
@@ -154,9 +156,8 @@ def _left_unserved(gpus: Iterable[GPU]) -> Iterable[str]:
         )
 
 
-def _nvidia(root: Root, gpu: GPU, facts: NvidiaFacts | None, nvml: NVMLFacts | None) -> GPU:
-    """The GPU with what NVIDIA's driver and library say."""
-    nvml = nvml or NVMLFacts()
+def _nvidia(root: Root, gpu: GPU, facts: NvidiaFacts | None, nvml: NVMLFacts) -> GPU:
+    """Return the GPU with the values that NVIDIA's driver and library report."""
     if facts is None:
         return replace(gpu, memory=nvml.memory, compute_capability=nvml.compute_capability)
     return replace(

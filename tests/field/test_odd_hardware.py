@@ -62,7 +62,7 @@ def test_a_gpu_that_is_divided_into_mig_instances_is_not_handed_out_whole() -> N
     inventory = scan(server.root())
     assert len(inventory.gpus) == 7
     assert list(inventory.left_out) == ["0000:43:00.0"]
-    assert "divided into 2 MIG instances" in inventory.left_out["0000:43:00.0"]
+    assert "MIG is on, with 2 instances" in inventory.left_out["0000:43:00.0"]
 
 
 def test_nvidias_device_nodes_that_systemd_would_take_from_containers_are_named() -> None:

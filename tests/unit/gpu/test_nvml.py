@@ -35,6 +35,7 @@ class Library:
         driver: whether the kernel driver is loaded.
         lost: the GPUs that fell off the bus.
         lacks: the functions that these GPUs do not support.
+        mig: the GPUs in MIG mode.
     """
 
     buses: list[str | bytes]
@@ -42,11 +43,13 @@ class Library:
     driver: bool = True
     lost: set[int] = field(default_factory=set)
     lacks: set[str] = field(default_factory=set)
+    mig: set[int] = field(default_factory=set)
     opened: int = 0
     closed: int = 0
 
     NVMLError = NVMLError
     NVML_ERROR_TIMEOUT = 10
+    NVML_DEVICE_MIG_ENABLE = 1
     nvmlEventTypeXidCriticalError = 8  # noqa: N815 - NVML's name
 
     def _check(self, handle: int | None = None, name: str = "") -> None:
@@ -89,6 +92,10 @@ class Library:
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Memory:  # noqa: N802 - NVML's name
         self._check(handle, "memory")
         return Memory(80 << 30 | handle)
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:  # noqa: N802 - NVML's name
+        self._check(handle, "mig")
+        return [int(handle in self.mig), int(handle in self.mig)]
 
     def nvmlDeviceGetUUID(self, handle: int) -> bytes:  # noqa: N802 - NVML's name
         self._check(handle)
@@ -181,6 +188,14 @@ def test_the_last_xid_of_a_gpu_that_fell_off_the_bus_is_reported() -> None:
 def test_what_a_gpu_does_not_support_leaves_the_rest_of_it() -> None:
     nvml = NVMLLibrary(Library(["00000000:0F:00.0"], lacks={"memory"}))
     assert nvml.gpus(()) == {"0000:0f:00.0": NVMLFacts(None, "9.0.0", "GPU-0", "H100 0")}
+
+
+def test_a_gpu_in_mig_mode_is_known_and_one_without_mig_is_in_no_such_mode() -> None:
+    library = Library(["00000000:17:00.0", "00000000:18:00.0"], mig={1})
+    facts = NVMLLibrary(library).gpus(["0000:17:00.0", "0000:18:00.0"])
+    assert [facts[address].mig for address in sorted(facts)] == [False, True]
+    without = NVMLLibrary(Library(["00000000:17:00.0"], lacks={"mig"})).gpus(["0000:17:00.0"])
+    assert not without["0000:17:00.0"].mig
 
 
 def test_a_library_that_opens_half_is_closed_again() -> None:

@@ -373,7 +373,9 @@ def test_a_gpu_that_the_driver_excludes_is_left_out() -> None:
     machine.nvidia("0000:43:00.0", 1, "NVIDIA H100 80GB HBM3", "GPU-x", excluded="Yes")
     inventory = found(machine)
     assert len(inventory.gpus) == 7
-    assert inventory.warnings == ("GPU 0000:43:00.0 is left out: NVIDIA's driver is told to exclude it",)
+    assert inventory.warnings == (
+        "GPU 0000:43:00.0 is left out: NVIDIA's driver is configured to exclude it (NVreg_ExcludedGpus)",
+    )
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
@@ -385,7 +387,7 @@ def test_a_gpu_of_which_nvidias_driver_cannot_be_asked_is_left_out_since_it_may_
     (warning,) = inventory.warnings
     assert warning == (
         "GPU 0000:43:00.0 is left out: /proc/driver/nvidia/gpus/0000:43:00.0/information cannot be read: "
-        f"{os.strerror(number)}, so whether NVIDIA's driver is told to exclude it is not known"
+        f"{os.strerror(number)}, so it is not known whether the GPU is excluded from use or divided into MIG instances"
     )
 
 
@@ -451,6 +453,24 @@ def test_nvml_adds_what_no_file_has() -> None:
     assert (gpu.memory, gpu.compute_capability) == (80 * GIB, "9.0.0")
     assert gpu.uuid == "GPU-00000000-0000-4000-8000-0123456789ab"
     assert {other.memory for other in others} == {None}
+
+
+def test_a_gpu_in_mig_mode_without_instances_is_left_out_since_no_program_could_use_it() -> None:
+    addresses = [gpu.address for gpu in found(hgx()).gpus]
+    inventory = scan(hgx().root(), {addresses[1]: NVMLFacts(mig=True), addresses[2]: NVMLFacts(mig=False)})
+    assert list(inventory.left_out) == [addresses[1]]
+    assert "MIG is on" in inventory.left_out[addresses[1]]
+    assert len(inventory.gpus) == 7
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_a_gpu_whose_mig_instances_cannot_be_listed_is_left_out_since_it_may_be_divided(number: int) -> None:
+    machine = hgx()
+    machine.put("proc/driver/nvidia/capabilities/gpu1/mig", {})
+    machine.fail("proc/driver/nvidia/capabilities/gpu1/mig", number)
+    inventory = found(machine)
+    assert list(inventory.left_out) == ["0000:43:00.0"]
+    assert "MIG instances" in inventory.left_out["0000:43:00.0"]
 
 
 def test_the_sound_function_of_a_card_is_no_gpu() -> None:

@@ -34,7 +34,7 @@ def test_a_machine_of_which_a_part_is_missing_is_not_shown_as_a_smaller_one(
     assert ran.exit_code in (0, 1), ran.output
     said = f"{ran.stderr}\n{ran.stdout}" if output == "table" else ran.stderr
     for sentence in (
-        "GPU 0000:43:00.0 is left out: NVIDIA's driver is told to exclude it",
+        "GPU 0000:43:00.0 is left out: NVIDIA's driver is configured to exclude it (NVreg_ExcludedGpus)",
         f"the NUMA nodes 2 of /{NODE}/online are not known: they have no folder there",
     ):
         assert sentence in said
