@@ -132,7 +132,7 @@ def read_options(options: Mapping[str, object]) -> CPUOptions:
     # Manifests pass the default of --group-by with every mode, so that value is not an error.
     if mode is DeviceMode.INDIVIDUAL and group_by is not GroupBy.NUMANODE:
         raise UsageError(
-            f"--group-by {group_by} says what a group is, and --cpu-device-mode {mode} publishes none; "
+            f"--group-by {group_by} needs groups of CPUs, and --cpu-device-mode {mode} publishes none; "
             "leave one of them out"
         )
     return CPUOptions(

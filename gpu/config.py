@@ -106,8 +106,8 @@ def parse_gpu_config(config: Config) -> GPUConfig:
     limit = parsed.sharing.memory_limit if parsed.sharing else None
     if limit is not None and not (limit.whole and limit.value >= MIN_LIMIT):
         raise ClaimError(
-            f'{config.path}: sharing.memoryLimit is "{limit}", which is not a whole number of bytes and at least 1Mi, '
-            "the unit in which it is kept; write it like 8Gi"
+            f'{config.path}: sharing.memoryLimit is "{limit}"; it must be a whole number of bytes and at least 1Mi, '
+            "such as 8Gi"
         )
     return parsed
 

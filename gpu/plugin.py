@@ -213,8 +213,8 @@ class GPUPlugin(Plugin, Configures):
         intent = Intent.of(grant)
         if intent is None:
             raise ClaimError(
-                f"claim {claim} has device {grant.device}, but its record, which says how, was lost; "
-                "delete the pods that name the claim, this one too, and kubelet unprepares it"
+                f"claim {claim} has device {grant.device}, but the record of what its containers get was lost; "
+                "delete all pods that use the claim, also this one, so that kubelet unprepares it"
             )
         edits = complete(self._root, intent, grant.edits or ContainerEdits(), self._group)
         return msgspec.structs.replace(grant, edits=edits)

@@ -67,7 +67,9 @@ def give_back(root: Root, homes: Iterable[Home]) -> None:
         try:
             _give_back(root, home)
         except OSError as error:
-            log.warning("function=%s driver=%s not bound back: %s", home.address, home.driver or "any", error.strerror)
+            log.warning(
+                "function=%s driver=%s could not be bound again: %s", home.address, home.driver or "any", error.strerror
+            )
 
 
 def _give_back(root: Root, home: Home) -> None:

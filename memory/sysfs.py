@@ -68,7 +68,7 @@ class _MemoryReader:
         found = [self._node(number) for number in self._numbers] if self._numbers else [self._whole_machine()]
         nodes = tuple(self._with_unseen(node) for node in found if node is not None)
         if not nodes:
-            raise MachineError(f"no NUMA node has memory by the meminfo files of its folders in /{_NODES}")
+            raise MachineError(f"no NUMA node has memory, according to the meminfo files below /{_NODES}")
         self._warnings += (
             f"huge pages of {size // KIB} kB are left out on NUMA nodes {CPUSet(nodes)}: /{_MACHINE_POOLS} has some, "
             f"but these nodes have no folder {folder_of(size)}; as much of their memory is kept back"

@@ -38,7 +38,7 @@ HEALTH_VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 class Registration:
     """The registration of one driver, as a servicer of `pluginregistration_v1_pb2_grpc`.
 
-    kubelet does not try again after it has turned a driver down, so a rejection goes to `rejected`, which ends the
+    kubelet does not try again after it has rejected a driver, so a rejection goes to `rejected`, which ends the
     process with kubelet's reason.
 
     Attributes:
@@ -69,7 +69,7 @@ class Registration:
         if self.registered:
             log.info("registered driver=%s", self._driver)
         else:
-            self._rejected(f"kubelet turned the driver {self._driver} down: {request.error or 'it gave no reason'}")
+            self._rejected(f"kubelet rejected the driver {self._driver}: {request.error or 'it gave no reason'}")
         return api.RegistrationStatusResponse()
 
 

@@ -90,8 +90,8 @@ class LedgerCopy:
         except OSError as error:
             raise LedgerError(
                 f"the copy of the ledger {self.path} cannot be read: {error.strerror}; it may have claims that the "
-                "ledger lacks: see to the disk, or put an empty file in its place, so that a ledger that has had "
-                "claims counts as it is"
+                "ledger lacks; repair the disk, or put an empty file in its place: a ledger that has had claims is "
+                "then used without a copy"
             ) from error
         # Each line ends with a newline, so the last element is empty. If it is not, a line was cut off.
         head = _decoded(_Head, lines[0])

@@ -135,7 +135,7 @@ class Verifier(msgspec.Struct):
             self._notify_of_fresh(settled, snapshot)
         for hopeless in self._repairs.hopeless:
             log.error(
-                "pod=%s: %s, and %d repairs did not help: look at its parent cgroup, or recreate the pod",
+                "pod=%s: %s, and %d repairs did not help: check its parent cgroup, or recreate the pod",
                 hopeless.container.pod,
                 hopeless,
                 REPAIRS,
@@ -279,7 +279,7 @@ class StartGate(msgspec.Struct):
         lasting = tuple(overlap for overlap in overlapping if now - self._since[overlap.key] >= START_DELAY_SECONDS)
         if lasting:
             log.error(
-                "pod=%s container=%s: started although its CPUs are not free, because they were not for %.0f s: %s",
+                "pod=%s container=%s: started although its CPUs are not free, after a wait of %.0f s: %s",
                 starting.container.pod,
                 starting.container.name,
                 START_DELAY_SECONDS,

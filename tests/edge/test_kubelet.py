@@ -175,7 +175,7 @@ def test_a_rejected_registration_ends_the_process_with_kubelets_reason(root: Pat
         kubelet.register([LAMPS], PATIENCE)
     service.stop()
     assert len(reasons) == 1
-    assert "kubelet turned the driver lamps.example.com down: none of the plugin's versions" in reasons[0]
+    assert "kubelet rejected the driver lamps.example.com: none of the plugin's versions" in reasons[0]
 
 
 @pytest.mark.usefixtures("service")

@@ -142,7 +142,7 @@ def test_a_driver_that_kubelet_does_not_take_is_not_ready(serving: Serving, fold
     with contextlib.closing(kubelet), pytest.raises(KubeletError, match="is supported"):
         kubelet.register([DRIVER], PATIENCE)
     assert serving.process.wait(PATIENCE) == 1
-    assert "kubelet turned the driver dra.cpu down" in serving.log.splitlines()[-1]
+    assert "kubelet rejected the driver dra.cpu" in serving.log.splitlines()[-1]
 
 
 def test_every_line_of_a_call_has_its_id_and_metrics_count_it(serving: Serving, folder: Path) -> None:

@@ -390,7 +390,7 @@ def test_options_are_read_as_serve_names_them() -> None:
         ({"group_by": "l3"}, '--group-by is numanode or socket or machine, not "l3"'),
         (
             {"device_mode": "individual", "group_by": "socket"},
-            "--group-by socket says what a group is, and --cpu-device-mode individual publishes none",
+            "--group-by socket needs groups of CPUs, and --cpu-device-mode individual publishes none",
         ),
         ({"threads": "half"}, '--threads is any or full-core, not "half"'),
         ({"threads": "one-per-core"}, '--threads is any or full-core, not "one-per-core"'),

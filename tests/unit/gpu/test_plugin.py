@@ -367,7 +367,7 @@ def test_nvml_lets_go_of_a_gpu_before_it_is_taken_from_its_driver(nodes: Any) ->
 def test_a_claim_whose_record_was_lost_is_refused_and_never_starts_without_its_gpu() -> None:
     driver = GPUPlugin(laptop().root())
     lost = Grant(request="gpu", pool="node", device=RTX)
-    with pytest.raises(ClaimError, match="its record, which says how, was lost"):
+    with pytest.raises(ClaimError, match="the record of what its containers get was lost"):
         driver.complete(ClaimRef("default", "a", "uid-a"), (lost,))
     driver.restore(ClaimRef("default", "a", "uid-a"), (lost,))
 

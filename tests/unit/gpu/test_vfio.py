@@ -134,7 +134,7 @@ def test_giving_back_works_with_the_driver_gone_and_says_so(caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         give_back(Kernel(machine), HOMES)
     assert drivers(machine) == {GPU: None, SOUND: "snd_hda_intel"}
-    assert caplog.messages == [f"function={GPU} driver=nvidia not bound back: driver nvidia is not loaded"]
+    assert caplog.messages == [f"function={GPU} driver=nvidia could not be bound again: driver nvidia is not loaded"]
 
 
 def test_giving_back_works_with_the_gpu_gone() -> None:

@@ -109,7 +109,7 @@ class TestNodes:
         assert (found.warnings, found.unseen_pages) == ((), frozenset())
 
     def test_no_memory_at_all_is_refused(self) -> None:
-        with pytest.raises(MachineError, match="no NUMA node has memory by the meminfo files"):
+        with pytest.raises(MachineError, match="no NUMA node has memory, according to the meminfo files"):
             read(without(one_node(), f"{NODE}/node0/meminfo"))
 
     def test_without_numa_the_machine_is_node_0(self) -> None:

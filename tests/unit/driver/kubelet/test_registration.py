@@ -27,8 +27,8 @@ def test_getinfo_is_answered_with_name_endpoint_and_versions() -> None:
     ("registered", "error", "reasons"),
     [
         (True, "", []),
-        (False, "no such version", ["kubelet turned the driver a.example.com down: no such version"]),
-        (False, "", ["kubelet turned the driver a.example.com down: it gave no reason"]),
+        (False, "no such version", ["kubelet rejected the driver a.example.com: no such version"]),
+        (False, "", ["kubelet rejected the driver a.example.com: it gave no reason"]),
     ],
 )
 def test_kubelets_word_is_taken_in(*, registered: bool, error: str, reasons: list[str]) -> None:

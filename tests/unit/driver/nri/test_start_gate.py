@@ -148,7 +148,7 @@ def test_it_starts_all_the_same_beside_one_that_nothing_moves_for_a_minute(
             bench.enforcer.stop(again)
     assert tries == ["refused", "refused", "refused", "starts"]
     (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
-    assert "started although its CPUs are not free, because they were not for 60 s" in line
+    assert "started although its CPUs are not free, after a wait of 60 s" in line
     assert 'container "other"' in line
 
 
