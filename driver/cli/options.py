@@ -218,7 +218,7 @@ def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[st
     if document is None:
         return {}
     if not isinstance(document, Mapping):
-        raise UsageError(f"{path}: a configuration is a map of options, not a {type(document).__name__}")
+        raise UsageError(f"{path} is not a map of options; write each as in groupBy: socket")
     values: dict[str, Any] = {}
     keys = _keys()
     for place, key, value in _entries(path, document):

@@ -62,10 +62,10 @@ def cgroup_of(root: Root, pid: str) -> str:
     """Return a process's cgroup in the v1 hierarchy with cpusets, else in the unified one; empty if unknown."""
     try:
         lines = [line.split(":", 2) for line in read_text(root, f"proc/{pid}/cgroup").splitlines()]
-    except OSError:
+        # A line is `4:cpuset,cpu:/path` in v1. The unified hierarchy is `0::/path`, also on a hybrid system.
+        paths = {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
+    except (OSError, ValueError):
         return ""
-    # A line is `4:cpuset,cpu:/path` in v1. The unified hierarchy is `0::/path`, also on a hybrid system.
-    paths = {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
     return paths.get("cpuset", paths.get("", "")).strip("/")
 
 

@@ -211,7 +211,7 @@ def _parse(text: str, file: str) -> list[Any]:
         return _load(text)
     except yaml.YAMLError as error:
         kind = StrictError if isinstance(error, yaml.constructor.ConstructorError) else DocumentError
-        raise kind(f"{file} is not YAML: {_sentence(error)}") from error
+        raise kind(f"{file} is not YAML: {_sentence(error, text)}") from error
 
 
 def _json_values(text: str) -> Iterator[Any]:
@@ -330,7 +330,12 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def _sentence(error: yaml.YAMLError) -> str:
+def _sentence(error: yaml.YAMLError, text: str) -> str:
+    if isinstance(error, yaml.reader.ReaderError) and isinstance(error.character, int):
+        # Its position counts characters, or bytes if PyYAML has libyaml.
+        before = text[: text.index(chr(error.character))]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        return f"the character U+{error.character:04X} is not allowed in it (line {line}, column {column})"
     if not isinstance(error, yaml.MarkedYAMLError):
         return " ".join(str(error).split())
     mark = error.problem_mark or error.context_mark

@@ -47,6 +47,8 @@ def read_nodes(path: Path | str) -> tuple[NodeKind, ...]:
         DocumentError: the file cannot be read or does not have the form above; says where.
     """
     document = read_yaml(path)
+    if not isinstance(document, dict):
+        raise DocumentError(f"{path} has no nodes; list them under nodes:")
     try:
         kinds = decode(_NodesFile, document).nodes
         check_node_kinds(kinds)

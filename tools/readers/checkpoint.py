@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from dranode.api.errors import DranodeError, in_words
+from dranode.cdi.regular_file import read_regular
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.uses import ClaimUse, used_claims
 
@@ -38,7 +39,7 @@ def read_checkpoint(path: Path, driver: str) -> tuple[KeptClaim, ...] | None:
         DranodeError: the file cannot be read, is damaged, or does not have the format of kubelet 1.34 to 1.37.
     """
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -65,7 +66,8 @@ def parse_checkpoint(content: bytes, path: str, driver: str = "") -> tuple[KeptC
             f"kubelet's record {path} does not have the format of kubelet 1.34 to 1.37: {in_words(error)}"
         ) from error
     # Checked last: a record of another format may have another kind of checksum, and is not damaged then.
-    if zlib.crc32(data.encode()) != checksum:
+    # A damaged escape may be half of a character, which has no bytes.
+    if zlib.crc32(data.encode(errors="replace")) != checksum:
         raise _damaged(path, "its checksum is wrong")
     return kept
 

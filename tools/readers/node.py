@@ -187,6 +187,8 @@ def _may_read(ledger: Path) -> bool:
         return not is_there(ledger) or os.access(ledger, os.R_OK)
     except PermissionError:
         return False
+    except OSError:
+        return True  # reading it says what is wrong
 
 
 def _written(specs: Specs) -> frozenset[str] | None:

@@ -53,9 +53,8 @@ def read_runtime(
     path = named or CONTAINERD
     runtime_files = files_of(host, process) if process is not None else None
     view, certain = runtime_files or host, runtime_files is not None
-    if not name:
-        name = _guess(view, path, crio, certain=certain and not named)
     try:
+        name = name or _guess(view, path, crio, certain=certain and not named)
         if name == "cri-o":
             return _crio(host, runtime_version(text), crio)
         return _containerd(view, runtime_version(text), path, certain=certain)
@@ -63,12 +62,15 @@ def read_runtime(
         raise
     except HostError as error:
         unseen = str(error)
-    except PermissionError as error:
-        unseen = f"the runtime's configuration: {error.filename}: permission denied; try as root"
+    except OSError as error:
+        advice = "; try as root" if isinstance(error, PermissionError) else ""
+        unseen = f"the runtime's configuration: {error.filename} cannot be accessed ({error.strerror}){advice}"
     except (AttributeError, TypeError, ValueError) as error:
         unseen = (
             f"the runtime's configuration: {crio if name == 'cri-o' else path} has a value of the wrong type: {error}"
         )
+    if not name:
+        raise HostError(unseen)
     return RuntimeFacts(_NAMES.get(name, name), "", runtime_version(text), nri=None, cdi=None), [unseen]
 
 

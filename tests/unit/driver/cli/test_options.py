@@ -227,6 +227,7 @@ def test_commands_that_load_every_driver_go_on_without_a_broken_one(tmp_path: Pa
     ("text", "sentence"),
     [
         ("plugins: {fpga: {}}", 'plugins has "fpga", but the installed drivers are cpu, gpu'),
+        ("- groupBy: socket", "config.yaml is not a map of options"),
         ("plugins: [cpu]", "plugins must be a map of drivers"),
         ("plugins: {cpu: socket}", "plugins.cpu must be a map of options, not 'socket'"),
         ("plugins: {memory: {groupBy: l3}}", 'plugins.memory.groupBy must be one of numa, socket, machine, not "l3"'),

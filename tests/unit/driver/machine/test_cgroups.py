@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dranode.api.cpuset import CPUSet
-from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
+from dranode.driver.machine.cgroups import Cgroups, cgroup_folder, cgroup_of
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.kubepods import containers_of, pods_on
 from dranode.driver.machine.root import Root
@@ -151,3 +151,11 @@ def test_a_container_whose_cgroup_cannot_be_read_counts_as_alive_unless_it_is_go
             raise OSError(number, "says the kernel", path)
 
     assert Cgroups(Failing()).has_processes("k8s/c1") is alive
+
+
+@pytest.mark.parametrize("text", ["", "5\n", "\ufffd\ufffd", "0::/a\n0::"])
+def test_a_damaged_list_of_cgroups_says_nothing_of_a_process(tmp_path: Path, text: str) -> None:
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "proc" / "7").mkdir(parents=True)
+    (tmp_path / "proc" / "7" / "cgroup").write_text(text)
+    assert cgroup_of(open_machine(str(tmp_path)), "7") == ""

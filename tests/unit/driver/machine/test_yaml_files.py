@@ -90,6 +90,7 @@ def test_scalars_are_those_of_the_api_machinery(tmp_path: Path) -> None:
         ("kind: a\n1: x\n", "the key 1 is not a string; quote it (line 2, column 1)"),
         ("kind: a\nx: &x {y: *x}\n", "found unconstructable recursive node (line 2, column 4)"),
         ("kind: [", "is not YAML"),
+        ("kind: ä\n\nx: y\x07\n", r"the character U+0007 is not allowed in it (line 3, column 5)"),
         ("kind: a\nx: !!int b\n", '"b" cannot be read as int (line 2, column 4)'),
         ("kind: a\nx: !!set {b}\n", "could not determine a constructor for the tag 'tag:yaml.org,2002:set'"),
         ('{"kind": "a", "x": "\\ud800"}', "is not YAML: found invalid Unicode character escape code"),

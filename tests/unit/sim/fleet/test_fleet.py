@@ -387,7 +387,8 @@ spec: {driver: gpu, nodeName: old, pool: {name: extra, generation: 1, resourceSl
         ("nodes: [{name: a, machine: m, count: 0}]", "nodes[0].count: 0 nodes are too few"),
         ("nodes: [{name: a, machine: m, allocatable: {cpu: -1}}]", "nodes[0].allocatable[cpu]: -1 is below 0"),
         ("nodes: [{name: a, machine: m, cuont: 2}]", "cuont"),
-        ("- a", "expected object"),
+        ("- a", "has no nodes; list them under nodes:"),
+        ("", "has no nodes; list them under nodes:"),
     ],
 )
 def test_a_nodes_file_of_another_form_is_refused_at_its_place(tmp_path: Path, text: str, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,17 @@ def test_a_damaged_record_is_an_error_that_says_what_to_do(tmp_path: Path, conte
     path.write_bytes(content)
     with pytest.raises(DranodeError, match=f"is damaged .{reason}., .* remove the file and restart kubelet"):
         claims(path)
+
+
+def test_a_named_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "dra_manager_state")
+    with pytest.raises(DranodeError, match=r"dra_manager_state cannot be read: it is not a regular file"):
+        read_checkpoint(tmp_path / "dra_manager_state", "dra.cpu")
+
+
+def test_half_a_character_in_it_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "dra_manager_state").write_text(
+        json.dumps({"Data": '{"ClaimInfoStateList": null, "kind": "\ud800"}', "Checksum": 1})
+    )
+    with pytest.raises(DranodeError, match="its checksum is wrong"):
+        read_checkpoint(tmp_path / "dra_manager_state", "dra.cpu")

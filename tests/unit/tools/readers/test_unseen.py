@@ -350,3 +350,24 @@ def test_a_runtime_whose_affinity_is_not_to_be_seen_is_not_judged(node: FakeNode
     assert "with which CPU affinity dockerd runs: its status or its cgroup cannot be read" in facts.unseen
     shutil.rmtree(node.folder / "proc/99")
     assert any("they are not among the processes" in sentence for sentence in node.facts().unseen)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a known runtime", "an unknown runtime"])
+def test_a_link_to_itself_in_place_of_the_runtimes_configuration_is_reported(node: FakeNode, *, known: bool) -> None:
+    if not known:
+        node.server = None
+    _link_to_itself(node.folder / "etc/containerd/config.toml")
+    seen = [sentence for sentence in node.facts().unseen if "the runtime's configuration" in sentence]
+    assert [("Too many levels of symbolic links" in sentence, "root" in sentence) for sentence in seen] == [
+        (True, False)
+    ]
+
+
+def test_a_link_to_itself_in_place_of_a_ledger_stops_the_driver(node: FakeNode) -> None:
+    _link_to_itself(node.folder / KUBELET / "plugins/dra.cpu/ledger.db")
+    assert "ledger-unusable" in {finding.code for finding in diagnosed(node)}
+
+
+def _link_to_itself(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(path)
