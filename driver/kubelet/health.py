@@ -1,9 +1,9 @@
 """The device health service (DRAResourceHealth v1 and v1alpha1, KEP-4680).
 
-A stream begins with the health of all devices, and each change is sent at once. kubelet forgets what it was told after
-the lease that the driver states (`health_check_timeout_seconds`), so everything is repeated well within the lease. If
-the driver itself has not reported for a lease, because hardware cannot be read or a library hangs, the health is
-unknown.
+A stream begins with the health of all devices, and each change is sent at once. For kubelet, a device's health expires
+after the time that the driver states (`health_check_timeout_seconds`), so everything is repeated well within that time.
+If the driver has not read the health for as long, because hardware cannot be read or a library hangs, the health is
+sent as unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dranode.proto import drahealth_v1_pb2, drahealth_v1_pb2_grpc, drahealth_v1a
 
 # Each open stream holds a thread of the server. kubelet opens one.
 MAX_STREAMS: Final = 8
-# The lease, and how often health is repeated, in seconds.
+# After how long health expires, and how often it is repeated, in seconds.
 _LEASE: Final = 30
 _REPEAT: Final = _LEASE / 3
 _MAX_MESSAGE: Final = 1024
@@ -43,13 +43,14 @@ class HealthService:
         self._clock = clock
         self._devices = tuple(devices)
         self._reported = clock()
+        # Counts changes, so that each stream knows whether it has sent the current state.
         self._version = 0
         self._stopped = False
         self._streams = 0
         self._news = threading.Condition()
 
     def add_to(self, server: grpc.Server) -> None:
-        """Have a server answer the calls of every version, those of `registration.HEALTH_VERSIONS`."""
+        """Have a server answer the calls of every version in `listener.HEALTH_VERSIONS`."""
         drahealth_v1_pb2_grpc.add_DRAResourceHealthServicer_to_server(_Version(self, drahealth_v1_pb2), server)
         drahealth_v1alpha1_pb2_grpc.add_DRAResourceHealthServicer_to_server(
             _Version(self, drahealth_v1alpha1_pb2), server
@@ -58,7 +59,7 @@ class HealthService:
     def report(self, devices: Iterable[DeviceHealth]) -> bool:
         """Report the health of all devices; returns whether it differs from the last report.
 
-        A report counts for 30 s, so the driver repeats it within that time even if nothing has changed.
+        A report is valid for 30 s, so the driver has to repeat it within that time even if nothing has changed.
         """
         devices = tuple(devices)
         with self._news:
@@ -90,11 +91,14 @@ class HealthService:
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} health streams are open already")
             self._streams += 1
         try:
+            # Otherwise the thread of a stream that kubelet has ended would be busy until the next repetition.
             context.add_callback(self._wake)
+            # No state has this number, so the first report is sent at once.
             seen = -1
             while self._wait(context, seen):
                 with self._news:
                     seen, devices, silent = self._version, self._devices, self._clock() - self._reported
+                # Without the lock: sending blocks while the caller does not read.
                 yield devices if silent <= _LEASE else tuple(_unknown(device, silent) for device in devices)
         finally:
             with self._news:
@@ -107,7 +111,7 @@ class HealthService:
             return self._stopped or not context.is_active()
 
         with self._news:
-            # The end of one stream wakes the others too, and then they only repeat their report.
+            # The end of one stream wakes the others too; they then repeat their report early, which does no harm.
             self._news.wait_for(lambda: ended() or self._version != seen, _REPEAT)
             return not ended()
 
@@ -142,6 +146,7 @@ class _Version:
 
 
 def _unknown(device: DeviceHealth, silent: float) -> DeviceHealth:
+    # Repeating the last known health would hide that nobody has read it since.
     message = f"its health has not been read for {silent:.0f} s; see the driver's log"
     return DeviceHealth(device.device, Health.UNKNOWN, message)
 

@@ -1,7 +1,7 @@
-"""The place where one driver listens: its folder, its sockets, and the services on them.
+"""One driver's folder and sockets, and the services on them.
 
-A node waits for its driver, so it listens before hardware and ledger are read, and a call that comes earlier waits for
-them. The DRA socket is bound before the registration socket, so that kubelet never meets an endpoint that is not there.
+The driver listens before it reads hardware and ledger, so that kubelet finds it at once; calls that come earlier wait.
+The DRA socket is bound before the registration socket, because kubelet connects to it as soon as it knows the driver.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from dranode.proto.pluginregistration_v1_pb2_grpc import add_RegistrationService
 log = logging.getLogger(__name__)
 
 
-# The registration service (pluginregistration/v1): how kubelet finds a driver and answers whether it registered it.
+# The registration service (pluginregistration/v1), by which kubelet finds a driver and says whether it is registered.
 
-# Newest first: kubelet takes the first of the plugin's list that it knows.
+# Newest first: kubelet uses the first version in the list that it knows.
 DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 HEALTH_VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
@@ -38,12 +38,12 @@ HEALTH_VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 class Registration:
     """The registration of one driver, as a servicer of `pluginregistration_v1_pb2_grpc`.
 
-    kubelet does not try again after it has rejected a driver, so a rejection goes to `rejected`, which ends the
-    process with kubelet's reason.
+    kubelet does not try again after it has rejected a driver, so a rejection goes to `rejected`, which ends the process
+    with kubelet's reason.
 
     Attributes:
         asked: whether kubelet has asked for the driver.
-        registered: whether it has registered the driver, by its last word.
+        registered: whether kubelet has registered the driver, according to its last notification.
     """
 
     def __init__(self, driver: str, endpoint: Path, versions: tuple[str, ...], rejected: Callable[[str], None]) -> None:
@@ -62,8 +62,8 @@ class Registration:
         self.asked.set()
         return self._info
 
-    def NotifyRegistrationStatus(self, request: Any, context: Any) -> api.RegistrationStatusResponse:  # noqa: N802 - likewise
-        """Take in whether kubelet has registered the driver."""
+    def NotifyRegistrationStatus(self, request: Any, context: Any) -> api.RegistrationStatusResponse:  # noqa: N802 - the contract's name
+        """Note whether kubelet has registered the driver."""
         del context
         self.registered = request.plugin_registered
         if self.registered:
@@ -128,6 +128,7 @@ class Listener:
             self._claim_folder()
             self._listen()
         except BaseException:
+            # A failed start must not leave a socket behind, which kubelet would go on connecting to.
             self.undo()
             raise
 
@@ -136,7 +137,8 @@ class Listener:
             self._made = tuple(folder for folder in (self.data, *self.data.parents) if not folder.exists())
             self.data.mkdir(mode=0o750, parents=True, exist_ok=True)
         except OSError as error:
-            raise DranodeError(f"the driver's folder {self.data} cannot be made: {error.strerror}") from error
+            raise DranodeError(f"the driver's folder {self.data} cannot be created: {error.strerror}") from error
+        # Without --pod-uid, both instances would have the same socket paths.
         if not self.rolling and not self._alone.acquire(wait=False):
             raise UsageError(
                 f"another process serves {self.driver} from {self.data}; stop it first, "
@@ -159,10 +161,11 @@ class Listener:
 
     def close(self) -> None:
         """End calls in flight, then close the sockets; may be called more than once."""
+        # Health streams and calls that wait for `answer_with` would not end by themselves within the grace period.
         self.health.stop()
         self.calls.stop()
         if self._server is not None:
-            # Calls that go on after the grace are given up, and do nothing any more that they have not begun.
+            # Calls that are not done by then are cancelled: their `awaited` is False, so they begin nothing more.
             self._server.stop(_GRACE).wait()
             self._server = None
         if self._threads is not None:
@@ -172,19 +175,19 @@ class Listener:
             unbind(self._bound.pop())
 
     def removed(self) -> Path | None:
-        """Return a socket of its own that is not there any more; kubelet cannot reach the driver then."""
+        """Return a socket of this driver that no longer exists, so that kubelet cannot reach the driver; else None."""
         for path in self._bound:
-            # What cannot be accessed may exist.
+            # A socket that cannot be checked may exist.
             with contextlib.suppress(OSError):
                 if not is_there(path):
                     return path
         return None
 
     def undo(self) -> None:
-        """Close, and remove the folders that `start` made, as far as nothing else is in them."""
+        """Close, and remove the folders that `start` created if they are empty."""
         self.close()
         if self._made and self._alone.is_mine:
-            # Whoever waits for the lock looks afterwards whether its file is still there.
+            # A process that waits for the lock checks afterwards whether the file still exists.
             self._alone.path.unlink(missing_ok=True)
         self.release()
         for folder in self._made:

@@ -17,12 +17,12 @@ from dranode.driver.kubelet.sockets import uri
 from dranode.proto import podresources_v1_pb2 as api
 from dranode.proto.podresources_v1_pb2_grpc import PodResourcesListerStub
 
-# How long kubelet may take, in seconds, if the caller has no limit of its own: it computes each answer.
+# How long kubelet may take, in seconds, if the caller has no limit of its own: kubelet computes each answer.
 _TIMEOUT: Final = 5.0
-# More than gRPC's default of 4 MiB, and than the 16 MiB of kubelet's own clients: some kubelets list a claim's devices
-# once more at every retry for a pod if another driver cannot prepare one of its claims.
+# More than gRPC's default of 4 MiB and the 16 MiB of kubelet's own clients: if another driver cannot prepare a claim of
+# a pod, some kubelets list the devices of the pod's other claims once more after every retry.
 _MAX_BYTES: Final = 64 << 20
-# Otherwise all channels to one socket share a connection, and the growing delay before it is tried again.
+# Without a local pool all channels to a socket share one connection, and its growing delay between attempts.
 _OPTIONS: Final = (("grpc.max_receive_message_length", _MAX_BYTES), ("grpc.use_local_subchannel_pool", 1))
 
 
@@ -36,7 +36,7 @@ class ListedPods(msgspec.Struct, frozen=True):
     Attributes:
         pods: the namespaces and names of the listed pods. A kubelet that has just started does not list all running
             pods, so a pod that is missing here may run all the same.
-        uses: the claims of their containers that have a device of the driver in question.
+        uses: the claims of their containers that have devices of the given drivers.
     """
 
     pods: frozenset[tuple[str, str]]
@@ -65,7 +65,7 @@ class PodResources:
             PodResourcesError: kubelet refuses, or gives no readable answer within `seconds`, 5 s by default.
         """
         try:
-            # A new channel for each call: an old one waits up to two minutes before it tries to connect again.
+            # A new channel for each call, because an old one may wait up to two minutes before it connects again.
             with grpc.insecure_channel(uri(self._socket), _OPTIONS) as channel:
                 response = PodResourcesListerStub(channel).List(
                     api.ListPodResourcesRequest(), timeout=_TIMEOUT if seconds is None else seconds
@@ -80,13 +80,15 @@ class PodResources:
                 pod=pod.name,
                 container=container.name,
                 claim=claim.claim_name,
-                cdi=frozenset(device.name for resource in ours for device in resource.cdi_devices),
-                devices=frozenset(resource.device_name for resource in ours),
+                cdi=frozenset(device.name for resource in resources for device in resource.cdi_devices),
+                devices=frozenset(resource.device_name for resource in resources),
             )
             for pod in response.pod_resources
             for container in pod.containers
             for claim in container.dynamic_resources
-            if (ours := [resource for resource in claim.claim_resources if resource.driver_name in (driver, *also)])
+            if (
+                resources := [resource for resource in claim.claim_resources if resource.driver_name in (driver, *also)]
+            )
         )
         return ListedPods(frozenset((pod.namespace, pod.name) for pod in response.pod_resources), tuple(uses))
 

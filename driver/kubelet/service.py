@@ -25,7 +25,8 @@ from dranode.proto import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1be
 
 log = logging.getLogger(__name__)
 
-# Well within kubelet's 45 s.
+# How long a call waits until hardware and ledger have been read, in seconds. kubelet gives a call up after 45 s
+# (defaultClientCallTimeout in pkg/kubelet/cm/dra/plugin), and an answer before that has a reason for the pod's Event.
 _READY_SECONDS: Final = 30.0
 
 # Called for every claim that was answered for: "prepare" or "unprepare", whether it succeeded, the seconds of its call.
@@ -37,11 +38,11 @@ class DRAService:
 
     Attributes:
         ready: set when calls are answered.
-        observe: what counts them.
+        observe: counts the answers.
     """
 
     def __init__(self, driver: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Serve `driver`; calls wait until `answer_with` says who answers them, or until `stop`."""
+        """Serve `driver`; calls wait until `answer_with` or `stop` is called."""
         self._driver = driver
         self._clock = clock
         self._claims: Claims | None = None
@@ -52,7 +53,7 @@ class DRAService:
         self.observe: Observe = lambda _call, _succeeded, _seconds: None
 
     def add_to(self, server: grpc.Server) -> None:
-        """Have a server answer the calls of every version, those of `registration.DRA_VERSIONS`."""
+        """Have a server answer the calls of every version in `listener.DRA_VERSIONS`."""
         dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(_Version(self, dra_v1_pb2), server)
         dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(_Version(self, dra_v1beta1_pb2), server)
 
@@ -81,11 +82,14 @@ class DRAService:
                 if self._claims is None or self._node is None:
                     answers = self._not_ready(refs)
                 else:
+                    # Before the node takes its lock, because the API server may take long to answer.
                     claims = self._claims.get(refs)
                     answers = self._node.prepare(claims, awaited)
+                    # Returns at once: kubelet does not wait until `status.devices` and Events are written.
                     if self._reporter is not None:
                         self._reporter.prepared(claims, answers)
             except Exception as error:
+                # If the call failed as a whole, kubelet would get an answer for none of its claims.
                 log.exception("driver=%s claims=%s: no answer", self._driver, ", ".join(map(str, refs)))
                 answers = self._failed(refs, error)
             seconds = self._clock() - began
@@ -111,6 +115,7 @@ class DRAService:
                 if self._node is None:
                     answers = self._not_ready(refs)
                 else:
+                    # Without asking the API server: kubelet may unprepare a claim that was deleted.
                     answers = self._node.unprepare(refs, awaited)
                     if self._reporter is not None:
                         self._reporter.unprepared({ref: answers[ref.uid] for ref in refs})
@@ -153,6 +158,7 @@ class _Version:
         """Answer from `service` with the messages of `api`."""
         self._service = service
         self._api = api
+        # Devices in v1beta1 have no field for it.
         self._has_shares = "share_id" in api.Device.DESCRIPTOR.fields_by_name
 
     def NodePrepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - the contract's name
@@ -163,7 +169,7 @@ class _Version:
                 claims={uid: self._prepared(answer) for uid, answer in answers.items()}
             )
 
-    def NodeUnprepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - likewise
+    def NodeUnprepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - the contract's name
         """Unprepare claims."""
         with _awaited(context, "NodeUnprepareResources"):
             refusals = self._service.unprepare(_refs(request), context.is_active)
@@ -178,6 +184,7 @@ class _Version:
         match answer:
             case Prepared(devices):
                 return self._api.NodePrepareResourceResponse(devices=map(self._device, devices))
+            # The wait for a conflict is over by now, so it is a refusal like any other to kubelet.
             case Refused(reason) | Conflict(reason):
                 return self._api.NodePrepareResourceResponse(error=reason)
             case _:
@@ -196,7 +203,7 @@ class _Version:
 
 @contextlib.contextmanager
 def _awaited(context: grpc.ServicerContext, method: str) -> Iterator[None]:
-    """Answer a caller who still waits: gRPC may start a call that was given up while it waited for a thread."""
+    """Run a call only if its caller still waits: gRPC also starts calls that were given up while they were queued."""
     if not context.is_active():
         context.abort(grpc.StatusCode.CANCELLED, "the caller gave up before the call began")
     try:

@@ -1,8 +1,8 @@
 """The plug-in's sockets below kubelet's root: their names, and how they are bound.
 
 The names are those of the Go helper (k8s.io/dynamic-resource-allocation/kubeletplugin), so that a driver in Go can
-replace this one and the other way round. With a pod UID both names are unique to the pod, which a rolling update needs
-(kubelet 1.33 or newer).
+replace this one and vice versa. With a pod UID both names are unique to the pod, which a rolling update needs (kubelet
+1.33 or newer).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def socket_paths(kubelet_root: Path, driver: str, pod_uid: str = "") -> Sockets:
     for path in (sockets.dra, sockets.registration):
         if _length(path) > MAX_SOCKET_PATH:
             raise UsageError(
-                f"the socket path {path} has {_length(path)} bytes and a unix socket's may have {MAX_SOCKET_PATH}; "
+                f"the socket path {path} has {_length(path)} bytes, but a Unix socket's may have {MAX_SOCKET_PATH}; "
                 "choose a shorter --kubelet-root"
             )
     return sockets
@@ -88,10 +88,10 @@ _UID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 def remove_dead(sockets: Sockets, driver: str) -> None:
     """Remove the sockets of killed instances, whose pods had other UIDs; kubelet would go on connecting to them."""
     names = (f"dra-{_UID}.sock", f"{re.escape(driver)}-{_UID}-reg.sock")
-    for mine, name in zip(sockets, names, strict=True):
+    for own, name in zip(sockets, names, strict=True):
         with contextlib.suppress(OSError):
-            for path in mine.parent.iterdir():
-                if path != mine and re.fullmatch(name, path.name) and _is_dead(path):
+            for path in own.parent.iterdir():
+                if path != own and re.fullmatch(name, path.name) and _is_dead(path):
                     path.unlink()
 
 
@@ -104,11 +104,12 @@ def bind(server: grpc.Server, path: Path) -> None:
         UsageError: another process listens there.
         SocketError: the folder is missing or cannot be written, or the kernel refuses the socket.
     """
+    # gRPC binds the path of a live server without an error, so this has to be checked first.
     if _answers(path):
         raise UsageError(f"another process listens on {path}; stop it first, or give each its own --pod-uid")
-    # gRPC creates a socket whose mode follows the umask. It takes over the path of a live server, and when it ends it
-    # removes whatever has that path then, also a successor's socket. So it binds a hidden name, and the socket is
-    # renamed. kubelet's watcher ignores names that begin with a dot.
+    # gRPC creates a socket whose mode follows the umask, and when it ends it removes whatever is at the path by then,
+    # which may be a successor's socket. So it binds a hidden name, and the socket is renamed. kubelet's watcher ignores
+    # names that begin with a dot.
     hidden = path.with_name(f".{_short(path.name, 4)}")
     try:
         with socket.socket(socket.AF_UNIX) as trial:  # to get the errno, which gRPC does not report
@@ -120,9 +121,9 @@ def bind(server: grpc.Server, path: Path) -> None:
     except FileNotFoundError as error:
         raise SocketError(f"the socket {path} cannot be bound; its folder must exist and be writable") from error
     except OSError as error:
-        raise SocketError(f"the socket {path} cannot be made: {error.strerror}") from error
+        raise SocketError(f"the socket {path} cannot be created: {error.strerror}") from error
     except RuntimeError as error:
-        raise SocketError(f"the socket {path} cannot be made: {error}") from error
+        raise SocketError(f"the socket {path} cannot be created: {error}") from error
 
 
 def uri(path: Path) -> str:
@@ -141,7 +142,7 @@ def _answers(path: Path) -> bool:
 
 def _is_dead(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as caller:
-        # A stopped process (SIGSTOP) does not accept connections, but it lives: only a refusal means that it is dead.
+        # A stopped process (SIGSTOP) does not accept connections either, so only a refusal means that nobody listens.
         caller.settimeout(1.0)
         try:
             caller.connect(os.fspath(path))

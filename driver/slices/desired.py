@@ -24,7 +24,7 @@ from dranode.driver.slices.limits import (
 
 
 def publishable(inventory: Inventory) -> Inventory:
-    """Return the inventory without what the API server would refuse; a warning names everything that is left out."""
+    """Return the inventory without what the API server would reject; a warning names everything that is left out."""
     problems: list[str] = []
     counters: list[CounterSet] = []
     for counter_set in inventory.counters:
@@ -49,7 +49,7 @@ def publishable(inventory: Inventory) -> Inventory:
             if name not in known.get(consumption.counter_set, ())
         ]
         if unknown:
-            problems.append(f'device "{device.name}" is left out: it draws on unknown counters {", ".join(unknown)}')
+            problems.append(f'device "{device.name}" is left out: it consumes unknown counters {", ".join(unknown)}')
             continue
         kept, refusals = sanitize(device)
         problems += refusals
@@ -67,11 +67,11 @@ def desired_slices(
 ) -> tuple[ResourceSliceSpec, ...]:
     """Return the slices of a node's one pool; the pool has the node's name and the generation of a first publication.
 
-    Counter sets come first, in slices of their own. Devices follow, 128 a slice, or 64 if any device of the pool has
-    taints, counters or list attributes: the limit holds for the whole pool, so that one more taint moves devices to
-    other slices at most once. Those that are `published` (slices by index) stay where they are (`placement`), all
+    Counter sets come first, in slices of their own. Devices follow, 128 in each slice, or 64 if any device of the pool
+    has taints, counters or list attributes. This limit applies to the whole pool, so that devices move to other slices
+    only once, not with every taint. Devices that are `published` (slices by index) stay in their slices (`placed`);
     others follow in the driver's order. Without devices there is one empty slice, which shows that the driver is alive.
-    What the API server would refuse is left out; `publishable` names it.
+    What the API server would reject is left out; `publishable` names it.
 
     Raises:
         UsageError: the API does not allow the name of the driver or of the node.
@@ -95,26 +95,26 @@ def desired_slices(
 
 
 def _devices_by_slice(published: Mapping[int, ResourceSliceSpec]) -> list[tuple[Device, ...]]:
-    """The devices of each slice after those of counter sets; none of a slice that is missing."""
+    """Return the devices of each slice after the slices of counter sets; none for a missing slice."""
     first = max((index + 1 for index, spec in published.items() if spec.shared_counters), default=0)
     return [
         published[index].devices if index in published else () for index in range(first, max(published, default=-1) + 1)
     ]
 
 
-# In which slice of its pool a device stands: where it stands already, so that a hot-plugged CPU costs one write.
+# A published device stays in its slice, so that a hot-plugged device costs one write.
 #
-# Split by their order alone, devices move up by one through all slices when one comes or goes; every slice changes
-# then, and with more than one the whole pool gets a new generation. So published devices stay where they are, new ones
-# go where there is room, and within a slice the driver's order holds: a device that comes back makes the pool as it
-# was. All devices are split again only if a slice would be left empty.
+# If devices were split only by their order, one that comes or goes would shift all later ones by one. Then several
+# slices change, and the whole pool needs a new generation. So published devices stay where they are, and new ones go
+# where there is room. Within a slice they are in the driver's order, so that a device that comes back restores the pool
+# as it was. All devices are split again only if a slice would be left empty.
 
 
 T = TypeVar("T")
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
-    """Split items by their order alone."""
+    """Split items in their order."""
     for start in range(0, len(items), size):
         yield tuple(items[start : start + size])
 
@@ -125,12 +125,13 @@ def placed(
     """Split devices into slices.
 
     Args:
-        devices: in the driver's order, each once.
-        size: how many a slice may have.
-        published: the devices of the slices that there are, in the order of the slices.
+        devices: the devices in the driver's order, without duplicates.
+        size: the most devices of a slice.
+        published: the devices of the published slices, in the order of the slices.
     """
     before = tuple(published)
-    homes = {device.name: number for number, there in reversed(tuple(enumerate(before))) for device in there}
+    # In reverse, so that a device that is in several slices by mistake stays in the first one.
+    homes = {device.name: number for number, content in reversed(tuple(enumerate(before))) for device in content}
     slices: list[list[int]] = [[] for _ in before]
     homeless: list[int] = []
     for place, device in enumerate(devices):
@@ -151,7 +152,7 @@ def placed(
     return tuple(tuple(devices[place] for place in sorted(slice_)) for slice_ in slices)
 
 
-# Taints for unhealthy devices (KEP-5055): the scheduler allocates none of them until they are healthy again.
+# Taints for unhealthy devices (KEP-5055): the scheduler does not allocate them until they are healthy again.
 
 
 _EFFECT = "NoSchedule"
@@ -165,15 +166,15 @@ def taint_key(driver: str) -> str:
 def tainted(driver: str, inventory: Inventory, health: Iterable[DeviceHealth]) -> Inventory:
     """Taint every unhealthy device; a device that is healthy, or of unknown health, gets no taint.
 
-    A device that its plug-in has tainted for the same reason stays unchanged. The taint has no time: the publisher
-    keeps the time of a published taint, and the API server sets that of a new one.
+    A device that already has this taint from its plug-in stays unchanged. The taint has no time: the publisher keeps
+    the time of a published taint, and the API server sets that of a new one.
     """
     key = taint_key(driver)
-    unhealthy = {each.device for each in health if each.health is Health.UNHEALTHY}
+    unhealthy = {device.device for device in health if device.health is Health.UNHEALTHY}
 
-    def of(device: Device) -> Device:
+    def with_taint(device: Device) -> Device:
         if device.name not in unhealthy or any(taint.key == key for taint in device.taints):
             return device
         return msgspec.structs.replace(device, taints=(*device.taints, DeviceTaint(key=key, effect=_EFFECT)))
 
-    return replace(inventory, devices=tuple(map(of, inventory.devices))) if unhealthy else inventory
+    return replace(inventory, devices=tuple(map(with_taint, inventory.devices))) if unhealthy else inventory

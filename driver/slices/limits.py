@@ -1,9 +1,9 @@
-"""The rules by which the API server would refuse a device or a ResourceSlice, checked before it is sent.
+"""Checks a device or a ResourceSlice by the API server's rules before it is sent.
 
-Source: validation of `resource.k8s.io/v1` (pkg/apis/resource/validation, KEP-4381, 4815, 5055, 5075, 5517). A device
-that breaks one rule would make the server refuse its whole slice, so `sanitize` removes the offending part and names
-it. An attribute only describes the device, so it is dropped alone. Anything else is an obligation (a taint, a counter,
-a policy), so the whole device is left out.
+Source: validation of `resource.k8s.io/v1` (pkg/apis/resource/validation, KEP-4381, 4815, 5055, 5075, 5517). For one
+device that breaks a rule, the server would reject the whole slice, so `sanitize` removes the offending part and names
+it. An attribute only describes a device, so it is left out alone. Anything else is an obligation (a taint, a counter, a
+policy), so the whole device is left out.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ from dranode.api.resource import (
 )
 from dranode.api.semver import is_semver
 
-MAX_DEVICES: Final = 128
+# The limits of k8s.io/api/resource/v1 (types.go of 1.37), with their names there.
+MAX_DEVICES: Final = 128  # ResourceSliceMaxDevices
 # Devices with taints, counters or list attributes are large, and the API allows half as many of them in a slice.
-MAX_LARGE_DEVICES: Final = 64
-MAX_COUNTER_SETS: Final = 8
-MAX_COUNTERS: Final = 32
-MAX_CONSUMPTIONS: Final = 2
-MAX_GROUPS: Final = 2
-MAX_ENTRIES: Final = 32
-MAX_VALUES: Final = 48
-MAX_TAINTS: Final = 16
-MAX_CONDITIONS: Final = 4
-MAX_STRING: Final = 64
+MAX_LARGE_DEVICES: Final = 64  # ResourceSliceMaxDevicesWithAdvancedFeatures
+MAX_COUNTER_SETS: Final = 8  # ResourceSliceMaxCounterSets
+MAX_COUNTERS: Final = 32  # ResourceSliceMaxCountersPerCounterSet
+MAX_CONSUMPTIONS: Final = 2  # ResourceSliceMaxDeviceCounterConsumptionsPerDevice
+MAX_GROUPS: Final = 2  # DeviceCompatibilityGroupsMaxSize
+MAX_ENTRIES: Final = 32  # ResourceSliceMaxAttributesAndCapacitiesPerDevice
+MAX_VALUES: Final = 48  # ResourceSliceMaxAttributeValuesPerDevice
+MAX_TAINTS: Final = 16  # DeviceTaintsMaxLength
+MAX_CONDITIONS: Final = 4  # BindingConditionsMaxSize, BindingFailureConditionsMaxSize
+MAX_STRING: Final = 64  # DeviceAttributeMaxValueLength
 
 _EFFECTS: Final = frozenset({"None", "NoSchedule", "NoExecute"})
 _NODE_RESOURCE: Final = r"cpu|memory|ephemeral-storage|hugepages-\S+"
@@ -65,7 +66,7 @@ def is_list(attribute: DeviceAttribute) -> bool:
 
 
 def sanitize(device: Device) -> tuple[Device | None, tuple[str, ...]]:
-    """Remove from a device what the API server would refuse, and return a sentence for each removal.
+    """Remove from a device what the API server would reject, and return a sentence for each removal.
 
     The device is None if it cannot be published at all.
     """
@@ -87,23 +88,23 @@ def sanitize(device: Device) -> tuple[Device | None, tuple[str, ...]]:
 
 
 def counter_set_problems(counters: CounterSet) -> tuple[str, ...]:
-    """Return a sentence for each reason why the API server would refuse the counter set."""
-    found = _counters(counters.name, counters.counters)
-    return tuple(f'counter set "{counters.name}" is left out: it {problem}' for problem in found)
+    """Return a sentence for each reason why the API server would reject the counter set."""
+    problems = _counters(counters.name, counters.counters)
+    return tuple(f'counter set "{counters.name}" is left out: it {problem}' for problem in problems)
 
 
 def attribute_problem(name: str, attribute: DeviceAttribute) -> str | None:
-    """Return why the API server would refuse the attribute, or None."""
+    """Return why the API server would reject the attribute, or None."""
     if not is_qualified_name(name):
         return "its name is not [<DNS subdomain of 63>/]<C identifier of 32>"
     values = {field: value for field in attribute.__struct_fields__ if (value := getattr(attribute, field)) is not None}
     if len(values) != 1:
-        return f"it has {len(values)} values of different types, and may have one"
+        return f"it has {len(values)} values of different types, but may have only one"
     ((field, value),) = values.items()
     if isinstance(value, tuple):
         if not value:
             return "its list is empty"
-        return next((found for item in value if (found := _VALUE_PROBLEM[field](item))), None)
+        return next((problem for item in value if (problem := _VALUE_PROBLEM[field](item))), None)
     return _VALUE_PROBLEM[field](value)
 
 
@@ -117,6 +118,7 @@ def _bool_problem(value: bool) -> str | None:  # noqa: FBT001 - one of the table
 
 
 def _string_problem(value: str) -> str | None:
+    # The API counts bytes, not characters.
     size = len(value.encode("utf-8", "surrogatepass"))
     return None if size <= MAX_STRING else f'"{value}" has {size} bytes, more than {MAX_STRING}'
 
@@ -146,6 +148,7 @@ def _list_of(attribute: DeviceAttribute) -> tuple[object, ...] | None:
 
 def _surplus(kept: dict[str, DeviceAttribute], capacities: int) -> Iterator[tuple[str, str]]:
     """Remove attributes from `kept` until the limits on values (longest list first) and entries (last first) hold."""
+    # Capacities are never removed: kube-scheduler counts with them.
     sizes = {name: len(_list_of(attribute) or (attribute,)) for name, attribute in kept.items()}
     while (total := sum(sizes.values())) > MAX_VALUES and kept:
         name = max(sizes, key=lambda name: (sizes[name], list(sizes).index(name)))
@@ -186,6 +189,7 @@ def _device_problems(device: Device) -> Iterator[str]:
         if not is_qualified_name(name):
             yield f'the capacity "{name}" is not called [<DNS subdomain of 63>/]<C identifier of 32>'
         if capacity.request_policy is not None:
+            # Without it kube-scheduler allocates the device as a whole, so a policy for parts of it has no meaning.
             if device.allow_multiple_allocations is not True:
                 yield f'the capacity "{name}" has a requestPolicy, which needs allowMultipleAllocations'
             for problem in policy_problems(capacity.value, capacity.request_policy):
@@ -256,6 +260,7 @@ def _node_resource_problems(device: Device, name: str, resource: NodeAllocatable
         yield f'the node-allocatable resource "{name}" has neither mapping nor overhead'
     if mapping is not None:
         by_capacity = mapping.capacity_key is not None
+        # The amount is the multiplier times either the number of devices or a consumed capacity.
         if by_capacity == (mapping.device_multiplier is not None):
             yield f'the mapping of "{name}" needs either capacityKey or deviceMultiplier'
         if by_capacity and mapping.capacity_key not in device.capacity:

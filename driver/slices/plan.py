@@ -3,12 +3,12 @@
 The rules are exactly those of the slice controller in k8s.io/dynamic-resource-allocation, so that either can take over
 from the other:
 
-- A slice has the name `<index>-<driver>-<node>-<random>`, the index in at least five hexadecimal digits, because the
-  allocator tries slices by name. A published slice belongs to the desired one of its index.
+- A slice has the name `<index>-<driver>-<node>-<random>`. The index has at least five hexadecimal digits, because the
+  allocator tries slices in the order of their names. A published slice belongs to the desired one of the same index.
 - It is obsolete if its generation is not the pool's newest, its name has no such index, there are fewer slices now, or
-  another slice has the index already. All slices of a pool that is no longer desired are obsolete.
-- One changed slice keeps the generation; two, or a new one, make a new generation of the whole pool.
-- Deletions come first, then updates, then creations, each on the condition that the slice has not changed since.
+  another slice already has the index. All slices of a pool that is no longer desired are obsolete.
+- One changed slice keeps the generation. Two changed slices, or a new one, need a new generation of the whole pool.
+- Deletions come first, then updates, then creations, each on the condition that the slice has not changed meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dranode.api.resource import (
 
 _WIDTH: Final = 5
 
-# A taint is identified by device, key, value and effect, whenever it was added.
+# What identifies a taint, apart from its time: device, key, value and effect.
 _TaintId: TypeAlias = tuple[str, str, str, str]
 
 
@@ -73,23 +73,28 @@ def plan(
     pools: dict[tuple[str, str | None, str], list[ResourceSliceSpec]] = defaultdict(list)
     for spec in desired:
         pools[spec.driver, spec.node_name, spec.pool.name].append(spec)
+    # Other pools of these nodes are obsolete, but pools of other nodes and drivers belong to somebody else.
     places = {(driver, node) for driver, node, _ in pools}
     existing: dict[tuple[str, str | None, str], list[ResourceSlice]] = defaultdict(list)
     for old in sorted(published, key=lambda old: old.metadata.name):
         if (old.spec.driver, old.spec.node_name) in places:
             existing[old.spec.driver, old.spec.node_name, old.spec.pool.name].append(old)
-    changes: list[SliceChange] = [_delete(old) for key, ours in existing.items() if key not in pools for old in ours]
+    changes: list[SliceChange] = [
+        _delete(old) for key, slices in existing.items() if key not in pools for old in slices
+    ]
     for key, specs in pools.items():
         changes += _plan_pool(specs, existing[key], owner)
     return tuple(changes)
 
 
 def published_specs(published: Iterable[ResourceSlice], pool: str) -> Mapping[int, ResourceSliceSpec]:
-    """Return what of a pool is published and not obsolete, by index."""
-    ours = sorted((one for one in published if one.spec.pool.name == pool), key=lambda one: one.metadata.name)
-    current = max((slice_.spec.pool.generation for slice_ in ours), default=0)
-    matched, _ = _match(ours, current, max((slice_.spec.pool.resource_slice_count for slice_ in ours), default=0))
-    return {index: one.spec for index, one in matched.items()}
+    """Return the published slices of a pool that are not obsolete, by index."""
+    slices = sorted(
+        (slice_ for slice_ in published if slice_.spec.pool.name == pool), key=lambda slice_: slice_.metadata.name
+    )
+    current = max((slice_.spec.pool.generation for slice_ in slices), default=0)
+    matched, _ = _match(slices, current, max((slice_.spec.pool.resource_slice_count for slice_ in slices), default=0))
+    return {index: slice_.spec for index, slice_ in matched.items()}
 
 
 def complete_slice(
@@ -110,13 +115,17 @@ def _plan_pool(
     current = max((old.spec.pool.generation for old in existing), default=0)
     matched, obsolete = _match(existing, current, len(specs))
     planned = [_in_pool(spec, current, len(specs)) for spec in specs]
+    # Compared within the current generation, so that only what the slices contain makes a difference.
     changed = {index for index, old in matched.items() if not _same_spec(planned[index], old.spec)}
     generation = max(spec.pool.generation for spec in specs)
+    # The allocator sees one changed slice at once, but of several it may see some before and some after the change. A
+    # new generation makes it ignore the pool until all slices have it.
     if generation <= current:
         generation = current + 1 if len(matched) < len(specs) or len(changed) > 1 else current
     if generation != current:
         changed = set(matched)
         planned = [_in_pool(spec, generation, len(specs)) for spec in specs]
+    # From obsolete slices too: a device may have moved to another slice.
     times = _taint_times(existing)
     final = [msgspec.structs.replace(spec, devices=_keep_times(spec.devices, times)) for spec in planned]
     return [
@@ -141,7 +150,7 @@ def _width(count: int) -> int:
 def _match(
     existing: Iterable[ResourceSlice], generation: int, count: int
 ) -> tuple[dict[int, ResourceSlice], list[ResourceSlice]]:
-    """Return the published slices by their index, and the obsolete ones, which have none."""
+    """Return the published slices by their index, and the obsolete slices."""
     prefix = re.compile(rf"([0-9a-f]{{{_width(count)}}})-")
     matched: dict[int, ResourceSlice] = {}
     obsolete: list[ResourceSlice] = []
@@ -179,8 +188,8 @@ def _without_devices(spec: ResourceSliceSpec) -> ResourceSliceSpec:
 def _taint_times(existing: Iterable[ResourceSlice]) -> Mapping[_TaintId, str]:
     return {
         _taint_id(device, taint): taint.time_added
-        for one in existing
-        for device in one.spec.devices
+        for slice_ in existing
+        for device in slice_.spec.devices
         for taint in device.taints
         if taint.time_added is not None
     }
@@ -205,6 +214,7 @@ def _keep_time(device: Device, taint: DeviceTaint, times: Mapping[_TaintId, str]
 
 
 def _whole_second(time: str) -> str:
+    # metav1.Time has seconds, so the server would return another time than the one that was sent.
     rounded = (parse_time(time) + timedelta(milliseconds=500)).astimezone(UTC)
     return rounded.strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -216,13 +226,13 @@ class PublisherStatus(msgspec.Struct, frozen=True):
     """The state of the slices of one driver.
 
     Attributes:
-        published: all devices of the driver are published, as far as is known.
+        published: whether all devices of the driver are published, as far as is known.
         problem: why they are not, or what has gone wrong since; None if nothing has.
         dropped: the feature gates whose fields the server drops.
         created: slices created since start.
         updated: slices updated since start.
         deleted: slices deleted since start.
-        repairs: how often the driver undid changes of others since start.
+        repairs: how often the driver has undone changes of others since start.
     """
 
     published: bool = False

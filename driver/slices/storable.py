@@ -1,8 +1,8 @@
 """The slices that a driver wants to publish, given the fields that the API server is known to drop.
 
-The server drops the fields of disabled feature gates silently. From then on the driver wants what the server stored,
-because it would otherwise update for ever. One lost field changes what a device is: without `allowMultipleAllocations`
-a request for one CPU would be allocated the whole group. Such devices are withdrawn.
+The server silently drops the fields of disabled feature gates. The driver then wants what the server has stored,
+because it would otherwise update the slice forever. One lost field changes what a device is: without
+`allowMultipleAllocations` a request for one CPU would be allocated the whole group. Such devices are withdrawn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DesiredSlices(msgspec.Struct, frozen=True):
         node_name: the node.
         inventory: the devices that the driver has discovered.
         dropped: the feature gates whose fields the server drops.
-        stored: by index, the slices that the server stored without some of their fields, as it stored them.
+        stored: the slices that the server stored without some of their fields, by index.
     """
 
     driver: str
@@ -41,7 +41,7 @@ class DesiredSlices(msgspec.Struct, frozen=True):
 
     @property
     def withdrawn(self) -> bool:
-        """Return whether devices are held back because the server would not keep them shared."""
+        """Return whether devices are withdrawn because the server would not let claims share them."""
         return CONSUMABLE in self.dropped and any(map(_shared, self.inventory.devices))
 
     @property
@@ -57,7 +57,7 @@ class DesiredSlices(msgspec.Struct, frozen=True):
         )
 
     def specs(self, published: Mapping[int, ResourceSliceSpec] | None = None) -> tuple[ResourceSliceSpec, ...]:
-        """Return the slices to publish, where these are published, by index.
+        """Return the slices to publish if these are published, by index.
 
         Raises:
             UsageError: the API does not allow the name of the driver or of the node.
@@ -73,15 +73,16 @@ class DesiredSlices(msgspec.Struct, frozen=True):
     def after_drop(self, index: int, returned: ResourceSliceSpec, gates: tuple[str, ...]) -> DesiredSlices:
         """Return the desired slices after the server dropped fields of these gates from slice number `index`."""
         wanted = replace(self, dropped=self.dropped | frozenset(gates))
-        # Withdrawn devices change the slices, so what is stored by index no longer applies.
+        # Without the withdrawn devices the slices have other contents, so `stored` no longer applies.
         return replace(wanted, stored={} if wanted.withdrawn else {**self.stored, index: returned})
 
     def again(self) -> DesiredSlices:
-        """Return the desired slices with the knowledge of the server forgotten: its feature gates may have changed."""
+        """Return the desired slices of a server of which nothing is known; its feature gates may have changed."""
         return DesiredSlices(self.driver, self.node_name, self.inventory)
 
     def of(self, inventory: Inventory) -> DesiredSlices:
-        """Return the desired slices for another inventory; devices that must not be published stay held back."""
+        """Return the desired slices for another inventory; devices that must not be published stay withdrawn."""
+        # Other dropped gates are found out again, but devices must never be shared by mistake in between.
         return DesiredSlices(self.driver, self.node_name, inventory, self.dropped & {CONSUMABLE})
 
 
@@ -89,10 +90,8 @@ def _shared(device: object) -> bool:
     return bool(getattr(device, "allow_multiple_allocations", False))
 
 
-# Finds the fields that the API server dropped from a ResourceSlice because their feature gates are off.
-#
-# The server drops the fields of a disabled gate silently. The publisher compares its answer with what it sent, names
-# the gate, and publishes what the server stored from then on, because it would otherwise update the slice for ever.
+# Finds the fields that the API server dropped from a ResourceSlice because their feature gates are off: the publisher
+# compares the server's answer with what it sent.
 
 
 UNKNOWN: Final = "unknown"
@@ -144,10 +143,10 @@ def dropped_fields(sent: ResourceSliceSpec, returned: ResourceSliceSpec) -> tupl
     }
     if gates:
         return tuple(sorted(gates))
-    whole = (
+    unchanged = (
         same_devices(sent.devices, returned.devices)
         and same(sent.shared_counters, returned.shared_counters)
         and sent.per_device_node_selection == returned.per_device_node_selection
         and sent.partition_type_attribute == returned.partition_type_attribute
     )
-    return () if whole else (UNKNOWN,)
+    return () if unchanged else (UNKNOWN,)

@@ -416,8 +416,8 @@ def test_a_folder_that_is_missing_or_in_the_way_is_one_sentence_with_the_reason(
     with pytest.raises(SocketError, match=r"^the socket \S+ cannot be bound; its folder must exist and be writable$"):
         serving(root / "missing" / "s.sock")
     (root / "s.sock").mkdir()
-    with pytest.raises(SocketError, match=r"^the socket \S+/s\.sock cannot be made: Is a directory$"):
+    with pytest.raises(SocketError, match=r"^the socket \S+/s\.sock cannot be created: Is a directory$"):
         serving(root / "s.sock")
     (root / "file").touch()
-    with pytest.raises(SocketError, match=r"^the socket \S+ cannot be made: Not a directory$"):
+    with pytest.raises(SocketError, match=r"^the socket \S+ cannot be created: Not a directory$"):
         serving(root / "file" / "s.sock")

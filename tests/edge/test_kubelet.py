@@ -233,7 +233,7 @@ def test_a_socket_path_over_107_bytes_is_refused_with_the_arithmetic() -> None:
     assert socket_paths(fitting, "dra.cpu") == Sockets(
         fitting / "plugins/dra.cpu/dra.sock", fitting / "plugins_registry/dra.cpu-reg.sock"
     )
-    with pytest.raises(UsageError, match="has 115 bytes and a unix socket's may have 107; choose a shorter"):
+    with pytest.raises(UsageError, match="has 115 bytes, but a Unix socket's may have 107; choose a shorter"):
         socket_paths(root, "dra.cpu")
 
 

@@ -99,7 +99,7 @@ def test_what_the_api_refuses_is_left_out_and_the_rest_is_published() -> None:
         'attribute "bad-name" of device "a" is left out: its name is not [<DNS subdomain of 63>/]<C identifier of 32>',
         'device "Bad" is left out: its name is not a DNS label of at most 63 characters',
         'device "a" is left out: another one has that name',
-        'device "c" is left out: it draws on unknown counters s/cores',
+        'device "c" is left out: it consumes unknown counters s/cores',
     )
     assert [spec.devices for spec in desired_slices("x.example.com", "n", inventory)][-1] == clean.devices
 
