@@ -22,7 +22,9 @@ from dranode.driver.claims.uses import PodSandbox, pods_among
 # Limits of events.k8s.io/v1.
 MAX_NOTE: Final = 1024
 
+# After this time, the same Event is sent again.
 _AGAIN_SECONDS: Final = 600.0
+# So many different Events are sent at once, and then one in this many seconds.
 _BURST: Final = 20.0
 _REFILL_SECONDS: Final = 6.0
 
@@ -199,7 +201,7 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
         case MetadataMissing(claim, sentence):
             events = _events(_users(claim, ()), "MetadataMissing", "Prepare", sentence)
         case OrphanUnprepared(claim, sentence):
-            # The claim was deleted, so nobody would see an Event about it.
+            # The claim was deleted, so people would not see an Event about it.
             node = Regarding("v1", "Node", "", node_name, node_name)
             events = _events([node], "OrphanUnprepared", "Unprepare", sentence)
         case EnforcementLost(sentence):
@@ -211,6 +213,7 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
 
 
 def _users(claim: ClaimRef, pods: tuple[ResourceClaimConsumerReference, ...]) -> list[Regarding]:
+    # An Event needs a name and a namespace, which a recovered record may lack.
     about = [_claim(claim)] if claim.name else []
     return about + [Regarding("v1", "Pod", claim.namespace, pod.name, pod.uid) for pod in pods_among(pods)]
 
@@ -233,7 +236,7 @@ class Allowance(msgspec.Struct, frozen=True):
 
     Attributes:
         remaining: how many may be sent at once.
-        at: the time of that number, in seconds.
+        at: the time at which that was so, in seconds.
         sent: the Events of the last ten minutes, with their times.
     """
 

@@ -1,8 +1,8 @@
-"""Indexes the devices and CPUs that claims on record hold. Every decision reads it, and keeping it costs nothing.
+"""Indexes the devices and CPUs that claims on record hold; every decision reads this index.
 
-A claim holds devices and, where the driver hands out CPUs, CPUs. Admin access holds nothing. A device's name may depend
-on the driver's options, and claims outlive these. So what is held of a device counts by its sources: what it is made
-of, by names that no option changes.
+A claim holds devices and, if the driver hands out CPUs, CPUs. Admin access holds nothing. A device's name may depend on
+the driver's options, and claims outlive these. So devices are compared by their sources: what they are made of, by
+names that no option changes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class HeldDevice(msgspec.Struct, frozen=True):
     """The part of a device that one allocation result holds.
 
     Attributes:
-        name: as the device was called when it was granted; a driver's names are unique on its node.
-        sources: what the device is made of (`Plugin.sources`): its name if left empty; None if that is not known, so
-            that it may be made of anything.
-        amount: how much of it, in the driver's own unit, where several claims share it by amounts.
-        whole: whether it is held whole: no other claim gets any of it, whatever the device allows by now.
+        name: the device's name when it was granted; a driver's names are unique on its node.
+        sources: what the device is made of (`Plugin.sources`); its name if left empty. None if unknown, so that it may
+            be made of anything.
+        amount: how much of it, in the driver's own unit, if several claims share it by amounts.
+        whole: whether it is held as a whole: no other claim gets any of it, whatever the device allows now.
     """
 
     name: str
@@ -53,7 +53,7 @@ class HeldDevice(msgspec.Struct, frozen=True):
             force_setattr(self, "sources", frozenset((self.name,)))
 
     def of(self, sources: Iterable[str]) -> bool:
-        """Return whether it has some of these, or may have."""
+        """Return whether the device has, or may have, some of these sources."""
         return self.sources is None or not self.sources.isdisjoint(sources)
 
 
@@ -61,8 +61,8 @@ class Holding(msgspec.Struct, frozen=True):
     """The devices and CPUs that one claim holds.
 
     Attributes:
-        claim: who holds it.
-        devices: the device of every result, without those of admin access.
+        claim: the claim.
+        devices: the device of every result, except for admin access.
         cpus: the CPUs that no other claim gets.
     """
 
@@ -89,25 +89,25 @@ class Held(msgspec.Struct):
     holdings: dict[str, Holding] = msgspec.field(default_factory=dict)
     cpus: CPUSet = msgspec.field(default_factory=CPUSet)
     _sources: dict[str, set[str]] = msgspec.field(default_factory=dict)
-    # The claims that hold a device whose sources are not known.
+    # The claims that hold a device with unknown sources.
     _anything: set[str] = msgspec.field(default_factory=set)
-    # The claims that hold a device whole. There are few of them where many claims share a device.
+    # The claims that hold a whole device. If many claims share a device, these are few.
     _whole: set[str] = msgspec.field(default_factory=set)
-    # Claims on devices of one grouping have few different sets of sources, so looking at each costs little.
+    # By sets of sources, because the devices of one grouping have few different sets.
     _amounts: dict[frozenset[str] | None, int] = msgspec.field(default_factory=dict)
-    # More than one only where claims overlap, which is never decided but can be found (another driver's leftovers).
+    # Several claims only hold the same CPU if another driver has left them so; it is never decided here.
     _cpu_holders: dict[int, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, holdings: Iterable[Holding]) -> Held:
-        """The index of these holdings."""
+        """Return the index of these holdings."""
         held = cls()
         for holding in holdings:
             held.add(holding)
         return held
 
     def add(self, holding: Holding) -> None:
-        """Enter what a claim holds, in place of what it held before."""
+        """Add what a claim holds, instead of what it held before."""
         self.drop(holding.claim.uid)
         uid = holding.claim.uid
         self.holdings[uid] = holding
@@ -125,12 +125,13 @@ class Held(msgspec.Struct):
             self._cpu_holders[cpu] = (*self._cpu_holders.get(cpu, ()), uid)
 
     def drop(self, uid: str) -> Holding | None:
-        """Forget what a claim holds; None if it held nothing."""
+        """Remove what a claim holds, and return it; None if it held nothing."""
         holding = self.holdings.pop(uid, None)
         if holding is None:
             return None
         self._anything.discard(uid)
         self._whole.discard(uid)
+        # Each source once, because several devices of a claim may share it.
         for source in {source for device in holding.devices for source in device.sources or ()}:
             users = self._sources[source]
             users.discard(uid)
@@ -153,11 +154,12 @@ class Held(msgspec.Struct):
 
     @property
     def sources(self) -> Collection[str]:
-        """Return the sources that claims hold something of."""
+        """Return the sources of which claims hold something."""
         return self._sources.keys()
 
     def holders(self, sources: Iterable[str], *, whole: bool = False) -> tuple[ClaimRef, ...]:
-        """Return the claims that hold something of these sources or may, by name: all, or those that have it whole."""
+        """Return the claims that hold, or may hold, some of these sources; with `whole` only if as a whole device."""
+        # Nobody gets a device that a claim with unknown sources may hold.
         uids = self._anything.union(*(self._sources.get(source, ()) for source in sources))
         holdings = (self.holdings[uid] for uid in (uids & self._whole if whole else uids))
         holders = (
@@ -168,7 +170,7 @@ class Held(msgspec.Struct):
         return tuple(sorted(holders, key=str))
 
     def amount(self, sources: Iterable[str]) -> int:
-        """Return how much claims hold of devices that have some of these sources or may, by `Grant.amount`."""
+        """Return the sum of `Grant.amount` over devices that have, or may have, some of these sources."""
         return sum(amount for held, amount in self._amounts.items() if held is None or not held.isdisjoint(sources))
 
     def cpu_holders(self, cpus: CPUSet) -> Mapping[ClaimRef, CPUSet]:
@@ -181,10 +183,10 @@ class Held(msgspec.Struct):
         return holders
 
     def overlaps(self) -> Mapping[tuple[ClaimRef, ...], CPUSet]:
-        """The CPUs that several claims hold, by those claims; nothing of the kind is ever decided."""
-        found: dict[tuple[ClaimRef, ...], CPUSet] = {}
+        """Return the CPUs that several claims hold, by those claims; this is never decided here, but may be found."""
+        overlaps: dict[tuple[ClaimRef, ...], CPUSet] = {}
         for cpu, uids in self._cpu_holders.items():
             if len(uids) > 1:
                 claims = tuple(self.holdings[uid].claim for uid in sorted(uids))
-                found[claims] = found.get(claims, CPUSet()) | CPUSet((cpu,))
-        return found
+                overlaps[claims] = overlaps.get(claims, CPUSet()) | CPUSet((cpu,))
+        return overlaps

@@ -51,6 +51,7 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
         ClaimError: the claim has another UID or an unusable one, is not allocated, or one of this driver's results or
             configurations is not valid.
     """
+    # A claim that was deleted and created again has another UID, and kubelet means the deleted one.
     if claim.metadata.uid != ref.uid:
         raise ClaimError(
             f"claim {ref} is now another claim: its UID is {claim.metadata.uid or 'missing'}, "
@@ -66,7 +67,7 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
             "allocates it"
         )
     try:
-        ours = tuple(
+        pairs = tuple(
             (result, configs_for(result, allocation.devices.config, claim.spec.devices))
             for result in results_of(allocation, plugin.driver)
         )
@@ -78,30 +79,30 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
             AllocatedResult(
                 result, tuple(replace(config, parameters=plugin.parse_config(config)) for config in configs)
             )
-            for result, configs in ours
+            for result, configs in pairs
         ),
     )
 
 
-def twins(refs: Iterable[ClaimRef]) -> dict[str, Refused]:
-    """Return a refusal for each UID that one call gives to several claims: the answers are by UID, one for each."""
+def duplicate_uids(refs: Iterable[ClaimRef]) -> dict[str, Refused]:
+    """Return a refusal for each UID that several claims of one call have: there is only one answer for each UID."""
     by_uid: dict[str, dict[ClaimRef, None]] = {}
     for ref in refs:
         by_uid.setdefault(ref.uid, {})[ref] = None
     return {
         uid: Refused(
-            f"claims {' and '.join(map(str, same))} were asked for in one call with the same UID {uid}, so neither is "
-            "prepared; recreate their pods"
+            f"claims {' and '.join(map(str, claims))} have the same UID {uid} in one call, so neither is prepared; "
+            "recreate their pods"
         )
-        for uid, same in by_uid.items()
-        if len(same) > 1
+        for uid, claims in by_uid.items()
+        if len(claims) > 1
     }
 
 
 def check_pools(claim: AllocatedClaim, pool: str | None) -> None:
-    """Refuse devices of another pool than this node's; with None the pool is not checked.
+    """Refuse devices of other pools than this node's; with None the pool is not checked.
 
-    Device names repeat from node to node. A device of another pool may have a namesake here, but is not meant.
+    Every node has devices with the same names, so the name alone does not identify a device of this node.
 
     Raises:
         ClaimError: a result is from another pool.
@@ -114,8 +115,8 @@ def check_pools(claim: AllocatedClaim, pool: str | None) -> None:
             )
 
 
-def counting(claim: AllocatedClaim) -> AllocatedClaim:
-    """Return the claim without repeated configurations. Fingerprints cover all, so that old records stay valid."""
+def without_repeated_configs(claim: AllocatedClaim) -> AllocatedClaim:
+    """Return the claim without repeated configurations. Fingerprints include them, so that old records stay valid."""
     return replace(
         claim,
         results=tuple(
@@ -125,7 +126,7 @@ def counting(claim: AllocatedClaim) -> AllocatedClaim:
     )
 
 
-class Known(Enum):
+class Relation(Enum):
     """How a claim relates to its record.
 
     NEW: there is no record. SAME: the record is for this allocation. CHANGED: it is for another allocation. RECOVERED:
@@ -139,22 +140,23 @@ class Known(Enum):
     CHANGED = auto()
 
 
-def known(claim: AllocatedClaim, record: Record | None) -> Known:
+def relation_to(claim: AllocatedClaim, record: Record | None) -> Relation:
     """Return how a claim relates to its record."""
     if record is None:
-        return Known.NEW
+        return Relation.NEW
     if record.lost:
-        return Known.LOST
+        return Relation.LOST
     if record.fingerprint:
-        return Known.SAME if record.fingerprint == fingerprint(claim) else Known.CHANGED
-    return Known.RECOVERED if not record.grants or _results(record) == _asked(claim) else Known.CHANGED
+        return Relation.SAME if record.fingerprint == fingerprint(claim) else Relation.CHANGED
+    # A CDI spec of another driver may say which CPUs a claim has, but not from which results.
+    return Relation.RECOVERED if not record.grants or _granted(record) == _allocated(claim) else Relation.CHANGED
 
 
-def _results(record: Record) -> list[tuple[object, ...]]:
+def _granted(record: Record) -> list[tuple[object, ...]]:
     return [(grant.request, grant.pool, grant.device, grant.share_id, grant.admin) for grant in record.grants]
 
 
-def _asked(claim: AllocatedClaim) -> list[tuple[object, ...]]:
+def _allocated(claim: AllocatedClaim) -> list[tuple[object, ...]]:
     results = (result.result for result in claim.results)
     return [
         (result.request, result.pool, result.device, result.share_id, bool(result.admin_access)) for result in results
@@ -167,7 +169,7 @@ class Circumstances(msgspec.Struct, frozen=True):
     Attributes:
         plugin: the driver.
         inventory: the hardware that it has found.
-        held: what the claims on record hold, and the claims of the same call that were decided before.
+        held: what claims on record hold, and claims of the same call that were decided already.
         pool: the name of the pool in which the devices are published; None if claims may come from any pool.
         blocked: why no new claim may be prepared; None if new claims may be prepared.
         not_enforced: why containers are not held to claims; None if they are.
@@ -193,24 +195,25 @@ def decide_claim(ref: ClaimRef, claim: ResourceClaim, record: Record | None, giv
         ClaimError: the claim cannot be prepared as it is, no new claims may be prepared, or containers would not be
             held to the claim.
     """
-    mine = allocated(ref, claim, given.plugin)
+    allocated_claim = allocated(ref, claim, given.plugin)
     # This applies to claims on record too: kubelet asks again before it creates a new sandbox, and its containers would
     # not be pinned.
     why = given.not_enforced
-    if why is not None and not why.chosen and any(not result.result.admin_access for result in mine.results):
+    if why is not None and not why.chosen and any(not result.result.admin_access for result in allocated_claim.results):
         raise ClaimError(why.message)
-    relation = known(mine, record)
-    if relation is Known.SAME and record is not None:
+    relation = relation_to(allocated_claim, record)
+    # Containers may already run with what the record says, so a repeated Prepare has the same answer.
+    if relation is Relation.SAME and record is not None:
         return refreshed(record, claim)
-    check_pools(mine, given.pool)
-    if relation is Known.CHANGED:
+    check_pools(allocated_claim, given.pool)
+    if relation is Relation.CHANGED:
         return Changed(ref)
-    if relation is Known.RECOVERED and record is not None:
-        return adopt(mine, claim, record, given.inventory, given.plugin)
-    # A lost claim does not wait for itself: its allocation says what it holds, which is decided again here.
-    if relation is Known.NEW and mine.results and given.blocked is not None:
+    if relation is Relation.RECOVERED and record is not None:
+        return adopt(allocated_claim, claim, record, given.inventory, given.plugin)
+    # A lost claim does not block itself: its allocation says what it holds, which is decided again here.
+    if relation is Relation.NEW and allocated_claim.results and given.blocked is not None:
         raise ClaimError(given.blocked)
-    return decide(mine, claim, given.held, given.inventory, given.plugin)
+    return decide(allocated_claim, claim, given.held, given.inventory, given.plugin)
 
 
 def decide(claim: AllocatedClaim, asked: ResourceClaim, held: Held, inventory: Inventory, plugin: Plugin) -> Record:
@@ -221,10 +224,11 @@ def decide(claim: AllocatedClaim, asked: ResourceClaim, held: Held, inventory: I
         ClaimError: the claim cannot be prepared as it is.
     """
     _check_devices(claim, held, inventory)
-    return _record(claim, plugin.grant(counting(claim), held, inventory), asked, plugin)
+    return _record(claim, plugin.grant(without_repeated_configs(claim), held, inventory), asked, plugin)
 
 
 def _record(claim: AllocatedClaim, grant: ClaimGrant, asked: ResourceClaim, plugin: Plugin) -> Record:
+    # STARTED until its hardware is configured: after a crash, Unprepare then knows that it may have to be restored.
     state = ClaimState.STARTED if needs_configuring(plugin, grant.grants) else ClaimState.COMPLETED
     return refreshed(record_of(claim, grant, (), state), asked)
 
@@ -239,27 +243,29 @@ def refused_beforehand(
         claim: the claim as it is in the API server.
         plugin: its driver, which only has to decode its configurations.
         pool: the name of the node's pool.
-        published: the devices of the pool; None if they are not known.
+        published: the devices of the pool; None if they are unknown.
     """
     try:
-        mine = allocated(ref, claim, plugin)
-        check_pools(mine, pool)
+        allocated_claim = allocated(ref, claim, plugin)
+        check_pools(allocated_claim, pool)
         if published is not None:
-            _check_devices(mine, Held(), published)
+            _check_devices(allocated_claim, Held(), published)
     except ClaimError as error:
         return str(error)
     return ""
 
 
 def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> None:
-    mine: dict[str, bool] = {}
-    for result in (each.result for each in claim.results):
+    # The claim's own devices so far, and whether it has only a share of each.
+    own: dict[str, bool] = {}
+    for result in (allocated.result for allocated in claim.results):
         device = inventory.device(result.device)
         if device is None:
             raise ClaimError(
                 f'request "{result.request}" of claim {claim.ref} was allocated device "{result.device}" of pool '
                 f'"{result.pool}", which this node does not have; delete the claim so that it is allocated again'
             )
+        # Admin access takes nothing from other claims.
         if result.admin_access:
             continue
         # Whether a holder has the device whole follows from its grant: the device may have been published with other
@@ -272,12 +278,12 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
                 f"claim {' and '.join(map(str, holders))} still holds{' whole' if share else ''}; it can be prepared "
                 "once that one is unprepared"
             )
-        if result.device in mine and not (share and mine[result.device]):
+        if result.device in own and not (share and own[result.device]):
             raise ClaimError(
                 f'claim {claim.ref} was allocated device "{result.device}" twice, which cannot be shared; delete the '
                 "claim so that it is allocated again"
             )
-        mine[result.device] = share
+        own[result.device] = share
 
 
 def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, inventory: Inventory, plugin: Plugin) -> Record:
@@ -287,14 +293,14 @@ def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, inventory
         ClaimError: a configuration of the claim contradicts the machine.
     """
     # Containers may already run on what the record says, so that stays.
-    found = ClaimGrant(record.grants, cpus=record.cpus, held=record.held)
     grants = record.grants
-    if not grants:
-        grants = (
-            plugin.adopted(counting(claim), found, inventory) if isinstance(plugin, Recovers) else plain_grants(claim)
-        )
-    named = _record(claim, ClaimGrant(grants), asked, plugin)
-    return msgspec.structs.replace(named, edits=record.edits, cpus=record.cpus, held=record.held)
+    if not grants and isinstance(plugin, Recovers):
+        recovered = ClaimGrant((), cpus=record.cpus, held=record.held)
+        grants = plugin.adopted(without_repeated_configs(claim), recovered, inventory)
+    elif not grants:
+        grants = plain_grants(claim)
+    completed = _record(claim, ClaimGrant(grants), asked, plugin)
+    return msgspec.structs.replace(completed, edits=record.edits, cpus=record.cpus, held=record.held)
 
 
 def refreshed(record: Record, asked: ResourceClaim) -> Record:
@@ -305,8 +311,8 @@ def refreshed(record: Record, asked: ResourceClaim) -> Record:
     return msgspec.structs.replace(record, pods=pods, pod_claim_name=name)
 
 
-def prepared(records: Iterable[Record], before: Callable[[str], Record | None]) -> Decision:
-    """Return the decision that prepares these records; one that `before` returns already is not committed again."""
+def prepare_decision(records: Iterable[Record], before: Callable[[str], Record | None]) -> Decision:
+    """Return the decision that prepares these records; a record that `before` returns is not committed again."""
     records = tuple(records)
     effects: list[Effect] = []
     changed = tuple(record for record in records if before(record.uid) != record)
@@ -314,11 +320,12 @@ def prepared(records: Iterable[Record], before: Callable[[str], Record | None]) 
     if started:
         effects.extend(Configure(record) for record in started)
         effects.append(Commit(put=tuple(completed(record) for record in started)))
+    # Also for records that have not changed, because their files may have been lost.
     effects.extend(map(WriteFiles, records))
     return Decision(Commit(put=changed), tuple(effects))
 
 
-def unprepared(
+def unprepare_decision(
     claims: Iterable[ClaimRef], on_record: Mapping[str, Record], damaged: Iterable[str], plugin: Plugin
 ) -> Decision:
     """Return the decision that undoes these claims. A claim without a record may still have files.
@@ -331,11 +338,13 @@ def unprepared(
     """
     claims = tuple(dict.fromkeys(claims))
     records = tuple({claim.uid: on_record[claim.uid] for claim in claims if claim.uid in on_record}.values())
+    # STARTED again before the hardware is restored, so that a crash in between does not leave it as COMPLETED.
     started = tuple(restarted(record) for record in records if was_configured(plugin, record))
     effects: list[Effect] = [Restore(record) for record in started]
     for claim in claims:
         record = on_record.get(claim.uid)
         effects.append(RemoveFiles(claim, requests_of(record) if record else ()))
+    # The records go last: as long as hardware or files are left, the claim keeps its devices.
     dropped = (*(record.uid for record in records), *damaged)
     if dropped:
         effects.append(Commit(drop=dropped))
@@ -352,13 +361,13 @@ def completed(record: Record) -> Record:
     return msgspec.structs.replace(record, state=ClaimState.COMPLETED)
 
 
-# Whether the caller still waits for the answer. A call that was given up must not be carried out later: kubelet may
-# have called for the opposite since, and got its answer.
+# Returns whether the caller still waits for the answer. A call that was given up must not be carried out later: kubelet
+# may have called the opposite method since, and got its answer.
 Awaited = Callable[[], bool]
 
 
 def always() -> bool:
-    """Return True: a caller of a Python function always waits for the result."""
+    """Return True, because the caller of a Python function always waits for its result."""
     return True
 
 

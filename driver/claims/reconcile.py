@@ -21,7 +21,7 @@ from dranode.driver.claims.grant import readable_results
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Recovers
 from dranode.driver.claims.plugin import Inventory, Plugin
-from dranode.driver.claims.prepare import Known, adopt, allocated, check_pools, known
+from dranode.driver.claims.prepare import Relation, adopt, allocated, check_pools, relation_to
 from dranode.driver.claims.record import Record
 from dranode.driver.claims.uses import UsedClaim
 
@@ -43,7 +43,7 @@ class Attestation(msgspec.Struct, frozen=True):
     claims: Mapping[str, ResourceClaim | DranodeError] = msgspec.field(default_factory=dict)
 
     def use(self, uid: str) -> UsedClaim | None:
-        """Return what kubelet says about a claim; None if nothing."""
+        """Return what kubelet says about a claim; None if it says nothing."""
         return (self.uses or {}).get(uid)
 
     def claim(self, uid: str) -> ResourceClaim | None:
@@ -84,9 +84,12 @@ def _with_owner(record: Record, ref: ClaimRef, pods: tuple[ResourceClaimConsumer
 
 def _completed(record: Record, claim: ResourceClaim, inventory: Inventory, plugin: Plugin, pool: str | None) -> Record:
     try:
-        mine = allocated(record.ref, claim, plugin)
-        check_pools(mine, pool)
-        return adopt(mine, claim, record, inventory, plugin) if known(mine, record) is Known.RECOVERED else record
+        allocated_claim = allocated(record.ref, claim, plugin)
+        check_pools(allocated_claim, pool)
+        # A claim that is allocated to other devices by now is left to its next Prepare, which undoes it first.
+        if relation_to(allocated_claim, record) is not Relation.RECOVERED:
+            return record
+        return adopt(allocated_claim, claim, record, inventory, plugin)
     except Exception:  # noqa: BLE001 - the claim's next Prepare reports the error
         # For example, a configuration that this driver does not accept. The claim keeps what it holds.
         return record
@@ -97,11 +100,11 @@ def refusals(records: Iterable[Record], attested: Attestation, plugin: Plugin) -
     if not isinstance(plugin, Recovers):
         return ()
     return tuple(
-        f"claim {_ref(record, attested)} was allocated device {device} by {whose}, which cannot be taken over: drain "
+        f"claim {_ref(record, attested)} was allocated device {device} by {owner}, which cannot be taken over; drain "
         "the node while that driver runs, then start this one"
         for record in records
-        for device, whose in sorted((device, plugin.foreign(device)) for device in _devices(record, attested, plugin))
-        if whose
+        for device, owner in sorted((device, plugin.foreign(device)) for device in _devices(record, attested, plugin))
+        if owner
     )
 
 
@@ -120,7 +123,7 @@ def _devices(record: Record, attested: Attestation, plugin: Plugin) -> frozenset
 
 
 def overlaps(records: Iterable[Record], held: Held) -> Iterator[str]:
-    """Yield a sentence for each unfinished record whose CPUs another claim has as well; no third claim gets them."""
+    """Yield a sentence for each unfinished record whose CPUs another claim has too; both claims keep them."""
     for record in records:
         for other, cpus in held.cpu_holders(record.held).items():
             if other.uid != record.uid:
@@ -133,8 +136,8 @@ def overlaps(records: Iterable[Record], held: Held) -> Iterator[str]:
 def unpublished(records: Iterable[Record], inventory: Inventory) -> str | None:
     """Return a sentence about claims that hold devices which the node does not publish now; None if there are none.
 
-    The scheduler counts by the names of published devices. Such a claim keeps what it holds, but the scheduler does not
-    know that, and may allocate what cannot be prepared.
+    The scheduler only knows published devices by their names. Such a claim keeps what it holds, but the scheduler does
+    not see that, and may allocate the same again, which then cannot be prepared.
     """
     pairs = [(record, device) for record in records for device in record.devices if inventory.device(device) is None]
     if not pairs:
@@ -149,7 +152,8 @@ def unpublished(records: Iterable[Record], inventory: Inventory) -> str | None:
 
 
 def unused(records: Iterable[Record], attested: Attestation) -> tuple[Record, ...]:
-    """Return the records whose claims neither kubelet nor a container uses; none while one of them has not answered."""
+    """Return the records of claims that no container has, if both kubelet and the runtime have answered."""
+    # The one that has not answered may know a container with the claim.
     if attested.uses is None or attested.running is None:
         return ()
     used = attested.uses.keys() | attested.running
@@ -157,10 +161,10 @@ def unused(records: Iterable[Record], attested: Attestation) -> tuple[Record, ..
 
 
 def orphans(records: Iterable[Record], attested: Attestation) -> tuple[Record, ...]:
-    """Return those of unused records whose claim was deleted.
+    """Return those of the unused records whose claims were deleted.
 
-    A claim without a name cannot be fetched. It counts as deleted if kubelet lists other claims but not this one. If
-    kubelet lists none, it may be a kubelet that does not list claims at all.
+    A claim without a name cannot be fetched. It counts as deleted if kubelet lists other claims but not this one. A
+    kubelet that lists none may not support listing claims at all.
     """
     return tuple(record for record in records if (attested.gone(record.uid) if record.name else bool(attested.uses)))
 
@@ -174,7 +178,7 @@ class Waiting(msgspec.Struct, frozen=True):
         """Return the orphans after another check. If a claim is not an orphan now, its time starts again later."""
         return Waiting({record.uid: self.since.get(record.uid, now) for record in records})
 
-    def fresh(self, before: Waiting) -> frozenset[str]:
+    def new_since(self, before: Waiting) -> frozenset[str]:
         """Return the orphans that are new since the check before."""
         return frozenset(self.since.keys() - before.since.keys())
 

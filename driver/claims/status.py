@@ -1,4 +1,4 @@
-"""Makes a driver's entries in `status.devices` of a claim (KEP-4817). No I/O.
+"""Builds a driver's entries in `status.devices` of a claim (KEP-4817). No I/O.
 
 There is one entry for each allocated device of this driver, with a `Ready` condition and the driver's data. The time of
 a condition is that of its last transition, so that reporting the same state again is not a change.
@@ -21,7 +21,7 @@ from dranode.driver.claims.record import Record
 READY: Final = "Ready"
 PREPARED: Final = "Prepared"
 PREPARE_FAILED: Final = "PrepareFailed"
-# Limits of the API.
+# Limits of the API: AllocatedDeviceStatusDataMaxLength of resource/v1, and that of metav1.Condition.
 _MAX_DATA: Final = 10 * 1024
 _MAX_MESSAGE: Final = 32 * 1024
 
@@ -105,6 +105,7 @@ def device_statuses(
         if state.share_id is not None:
             place["shareID"] = state.share_id
         entry: dict[str, Any] = {**place, "conditions": [_condition(state, known.get(_key(place)), now)]}
+        # Data that is too long would make the server reject the whole status.
         if state.data and len(encode_json(state.data)) <= _MAX_DATA:
             entry["data"] = dict(state.data)
         # Requests with admin access may have the same device, which still has only one entry.
@@ -112,14 +113,16 @@ def device_statuses(
     return tuple(entries.values())
 
 
-def is_said(driver: str, entries: Sequence[Mapping[str, Any]], before: Sequence[Any]) -> bool:
-    """Return whether `status.devices` has exactly these entries of this driver already."""
-    ours = [entry for entry in before if isinstance(entry, Mapping) and entry.get("driver") == driver]
-    return sorted(ours, key=_key) == sorted(entries, key=_key)
+def is_reported(driver: str, entries: Sequence[Mapping[str, Any]], before: Sequence[Any]) -> bool:
+    """Return whether `status.devices` already has exactly these entries of this driver."""
+    own = [entry for entry in before if isinstance(entry, Mapping) and entry.get("driver") == driver]
+    # Their order has no meaning, and other drivers' entries may be in between.
+    return sorted(own, key=_key) == sorted(entries, key=_key)
 
 
 def _condition(state: DeviceState, before: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
     status = "True" if state.ready else "False"
+    # A new reason or message is not a transition: only a new status is.
     since = next(
         (
             str(condition.get("lastTransitionTime") or now)

@@ -1,13 +1,13 @@
-"""Adds up how much of what they hold claims use, by claim and pod, from the cgroups of their containers.
+"""Adds up how much claims use of what they hold, by claim and pod, from the cgroups of their containers.
 
-A container's counters start at zero with the container, but a claim's counters go on. So the rise of each counter since
-the last reading is added; a counter that went down, or is new, counts from zero. What a container used before its first
-reading counts. What it used after its last reading is lost, because nothing is read unless somebody asks.
+A container's counters start at zero with the container, but a claim's counters continue. So the rise of each counter
+since the last reading is added; a counter that went down, or is new, counts from zero. What a container used before its
+first reading counts. What it used after its last reading is lost, because readings are only made on request.
 
 If a container has several claims of a driver, amounts (CPU time, throttled time, waiting, memory, huge pages) are
-divided among them by what it has of each, so that the sum over all claims is that of the cgroups. Pressure and CFS
-periods count in full for each claim. Memory is divided by the memory of claims that hold memory, of any driver; if the
-container has no such claim, by the CPUs of its claims.
+divided among them in proportion to what it has of each, so that the sum over all claims is that of the cgroups.
+Pressure and CFS periods count in full for each claim. Memory is divided in proportion to the memory of claims that hold
+memory, of any driver; if the container has no such claim, in proportion to the CPUs of its claims.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KEEP_SECONDS: Final = 900.0
 
 
 class Figure(StrEnum):
-    """The figures that are read of a container."""
+    """The figures that are read for a container."""
 
     CPU = "cpu_usage_seconds"
     THROTTLED = "cpu_throttled_seconds"
@@ -154,7 +154,7 @@ class UsageBook(msgspec.Struct):
     _idle: dict[ClaimRef, _Idleness] = msgspec.field(default_factory=dict)
     _now: float = 0.0
 
-    def take(self, now: float, held: Mapping[ClaimRef, int], readings: Iterable[ContainerReading]) -> None:
+    def add(self, now: float, held: Mapping[ClaimRef, int], readings: Iterable[ContainerReading]) -> None:
         """Add a reading of all containers that have claims.
 
         Args:
@@ -189,6 +189,7 @@ class UsageBook(msgspec.Struct):
             for (claim, pod), known in self._pods.items()
         )
         long_idle = {claim: self._now - idleness.since >= IDLE_SECONDS for claim, idleness in self._idle.items()}
+        # A claim that was never seen busy is not called busy, and not idle before the time is over.
         idle = {claim: is_idle for claim, is_idle in long_idle.items() if is_idle or self._idle[claim].used}
         return ClaimsUsage(self._held, pods, idle, self._unread)
 
@@ -209,6 +210,7 @@ class UsageBook(msgspec.Struct):
         """Yield the rise of each figure of each claim because of this container; for a gauge, its value."""
         before = self._counters.get(reading.container, _Counters()).values
         claims = frozenset(share.claim for share in reading.shares)
+        # A figure that could not be read this time keeps its last values, so that its next rise is complete.
         self._counters[reading.container] = _Counters(claims, {**before, **reading.values})
         for figure, values in reading.values.items():
             rise = _rise({} if figure in GAUGES else before.get(figure, {}), values)
@@ -221,12 +223,13 @@ class UsageBook(msgspec.Struct):
         before = self._idle.get(claim)
         if before is None:
             return _Idleness(now)
+        # Not if no time has passed since the last reading, which then says nothing.
         if used >= IDLE_PART * self._held[claim] * (now - self._now) > 0:
             return _Idleness(now, used=True)
         return before
 
 
 def _rise(before: SourceValues, now: SourceValues) -> float:
-    """Return how much counters have risen; one that went down, or is new, has started at zero since."""
-    befores = ((value, before.get(source, 0.0)) for source, value in now.items())
-    return sum(value - old if value >= old else value for value, old in befores)
+    """Return how much counters have risen; a counter that went down, or is new, has started at zero since."""
+    pairs = ((value, before.get(source, 0.0)) for source, value in now.items())
+    return sum(value - old if value >= old else value for value, old in pairs)

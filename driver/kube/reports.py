@@ -21,7 +21,7 @@ from dranode.driver.claims.events import Allowance, Event, Occurrence, PrepareFa
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.record import Record
-from dranode.driver.claims.status import DeviceState, device_statuses, failed_states, is_said, prepared_states
+from dranode.driver.claims.status import DeviceState, device_statuses, failed_states, is_reported, prepared_states
 from dranode.driver.kube.client import APPLY, APIRequest, Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.outbox import Outbox, PendingItems
@@ -227,7 +227,7 @@ class _DueStatus(msgspec.Struct, frozen=True):
         """Return the driver's entries; None if the claim's status has exactly these already."""
         at = "" if self.at is None else self.at.strftime("%Y-%m-%dT%H:%M:%SZ")
         entries = device_statuses(driver, self.states(), self.before, at)
-        return None if not self.anyway and is_said(driver, entries, self.before) else entries
+        return None if not self.anyway and is_reported(driver, entries, self.before) else entries
 
 
 class ClaimStatus:
@@ -264,7 +264,7 @@ class ClaimStatus:
             new: whether no instance of the driver had prepared it before.
             still: called before the status is written; False if the claim has changed since.
         """
-        none = is_said(self._driver, (), before)
+        none = is_reported(self._driver, (), before)
         overtakes = self._overtakes(claim)
         due = _DueStatus(claim, states, before, datetime.now(UTC), first=new and none, anyway=overtakes, still=still)
         if not none and due.entries(self._driver) is None:

@@ -37,9 +37,9 @@ from dranode.driver.claims.prepare import (
     Circumstances,
     always,
     decide_claim,
-    prepared,
-    twins,
-    unprepared,
+    duplicate_uids,
+    prepare_decision,
+    unprepare_decision,
 )
 from dranode.driver.claims.record import Record
 from dranode.driver.node.claim_files import ClaimFiles
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 CONFLICT_WAIT: Final = 15.0
 # How often a waiting Prepare checks, in seconds: the other instance may be the one that unprepares.
 _CONFLICT_POLL: Final = 0.1
-# How many calls may wait at a time. The server has one thread more, for the Unprepare that they wait for.
+# How many calls may wait at a time. The server has one more thread, for the Unprepare that they wait for.
 MAX_WAITING: Final = 3
 
 InUse = Callable[[ClaimRef], bool | None]
@@ -70,7 +70,7 @@ OnGranted = Callable[[Record], None]
 
 
 def use_unknown(claim: ClaimRef) -> bool | None:
-    """Answer that it is not known whether a container uses a claim: without NRI and pod-resources nothing says so."""
+    """Return None, because without NRI and pod-resources it is unknown whether a container uses a claim."""
     del claim
     return None
 
@@ -129,7 +129,7 @@ class NodeClaims:
         self._clock = clock
         self._view = HeldView(plugin, self.store, self.discovery)
         self._lock = DecisionLock(self.store, data / "serialize.lock", self._view.notify)
-        self._places = threading.BoundedSemaphore(MAX_WAITING)
+        self._waiting_calls = threading.BoundedSemaphore(MAX_WAITING)
 
     def open(self, boot_id: str = "", *, snapshot: bool = True) -> None:
         """Read hardware and ledger, and write missing CDI specs.
@@ -387,11 +387,11 @@ class NodeClaims:
         answers: dict[str, Answer] = {
             ref.uid: Refused(str(claim)) for ref, claim in claims.items() if isinstance(claim, DranodeError)
         }
-        answers |= twins(claims)
+        answers |= duplicate_uids(claims)
         pending = {
             ref: claim for ref, claim in claims.items() if isinstance(claim, ResourceClaim) and ref.uid not in answers
         }
-        ends = self._clock() + self.conflict_wait
+        deadline = self._clock() + self.conflict_wait
         waiting = False
         try:
             while pending:
@@ -399,7 +399,7 @@ class NodeClaims:
                     outcomes = self._prepare_once(pending, awaited)
                 except DranodeError as error:
                     return answers | dict.fromkeys((ref.uid for ref in pending), Refused(str(error)))
-                again: dict[ClaimRef, ResourceClaim] = {}
+                retry: dict[ClaimRef, ResourceClaim] = {}
                 conflicts: dict[ClaimRef, ResourceClaim] = {}
                 for ref, claim in pending.items():
                     outcome = outcomes[ref.uid]
@@ -407,7 +407,7 @@ class NodeClaims:
                         # Prepared for another allocation: that is undone first, then the claim is decided again.
                         refusal = self._unprepare_unused(ref)
                         if refusal is None:
-                            again[ref] = claim
+                            retry[ref] = claim
                         else:
                             answers[ref.uid] = refusal
                         continue
@@ -416,16 +416,16 @@ class NodeClaims:
                         conflicts[ref] = claim
                 # Claims in conflict wait here with all locks released, so that the Unprepare they need can be carried
                 # out. If too many calls wait already, the refusal stands.
-                if conflicts and self._clock() < ends:
-                    waiting = waiting or self._places.acquire(blocking=False)
+                if conflicts and self._clock() < deadline:
+                    waiting = waiting or self._waiting_calls.acquire(blocking=False)
                     if waiting:
                         with self._lock.freed:
                             self._lock.freed.wait(_CONFLICT_POLL)
-                        again |= conflicts
-                pending = again
+                        retry |= conflicts
+                pending = retry
         finally:
             if waiting:
-                self._places.release()
+                self._waiting_calls.release()
         return answers
 
     def _prepare_once(self, claims: Mapping[ClaimRef, ResourceClaim], awaited: Awaited) -> dict[str, ClaimOutcome]:
@@ -435,7 +435,8 @@ class NodeClaims:
             DranodeError: no claim could be decided or committed.
         """
         with self._lock.held():
-            _check(awaited)
+            # While this call waited for the lock, kubelet may have given it up.
+            _check_awaited(awaited)
             self.discovery.check()
             store, book = self.store, self.store.book
             before = book.known_of(ref.uid for ref in claims)
@@ -456,7 +457,7 @@ class NodeClaims:
                     else:
                         # A claim without devices of this driver holds nothing and needs no record.
                         outcomes[ref.uid] = Prepared()
-                decision = prepared(records.values(), book.record)
+                decision = prepare_decision(records.values(), book.record)
                 if decision.commit:
                     store.commit(decision.commit)
             # From here on the records are durable. Whatever fails or crashes now is repeated or undone from them.
@@ -515,7 +516,7 @@ class NodeClaims:
         """
         try:
             with self._lock.held():
-                _check(awaited)
+                _check_awaited(awaited)
                 return self._undo(refs)
         except DranodeError as error:
             return dict.fromkeys((ref.uid for ref in refs), Refused(str(error)))
@@ -538,18 +539,18 @@ class NodeClaims:
         """Undo claims under the lock: mark them as started, restore hardware, remove files, delete their records."""
         # The record goes last. If a step fails, the claim keeps its devices, and kubelet calls again.
         book, uids = self.store.book, [ref.uid for ref in refs]
-        decision = unprepared(refs, book.known_of(uids), book.unreadable(uids), self.plugin)
+        decision = unprepare_decision(refs, book.known_of(uids), book.unreadable(uids), self.plugin)
         failures = self.interpreter.execute(decision)
         self._notify_of_settings()
         self._lock.freed.notify_all()
         return {ref.uid: failures.get(ref.uid) for ref in refs}
 
 
-def _check(awaited: Awaited) -> None:
-    """Check, under the lock, that the caller has not given up.
+def _check_awaited(awaited: Awaited) -> None:
+    """Check, under the lock, that the caller still waits.
 
     Raises:
-        DranodeError: it has. Its next call for the same claims, perhaps the opposite one, may be done already.
+        DranodeError: the caller has given up. Its next call, perhaps the opposite one, may be done already.
     """
     if not awaited():
         raise DranodeError("the caller gave up before its turn came, so nothing was done")

@@ -1,9 +1,9 @@
 """Publishes a driver's devices: slices to the cluster, and device health to kubelet.
 
-Of two instances only the active one publishes slices; both report health to the streams that kubelet has opened. While
-nothing can be handed out, the devices are withdrawn from the slices, so that no pod is scheduled here to wait for them.
-A taint would keep the devices visible, but a server without `DRADeviceTaints` silently drops it. Claims that were
-allocated before are not affected: neither kubelet nor the scheduler needs the slices for them.
+If there are two instances, only the active one publishes slices; both report health to kubelet. While no claim can be
+prepared, the devices are withdrawn from the slices, so that no pod is scheduled to this node to wait for them. A taint
+would keep the devices visible, but a server without `DRADeviceTaints` silently drops it. Claims that are already
+allocated are not affected: neither kubelet nor the scheduler needs the slices for them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 
 
 class Cluster(Protocol):
-    """The cluster as a node's drivers need it: they read claims, and write slices, status and Events.
+    """What a node's drivers need from a cluster: they read claims, and write slices, status and Events.
 
     `dranode.driver.kube.cluster.KubeCluster` uses an API server, `dranode.driver.local.cluster.FolderCluster` a folder.
     Any thread may call.
     """
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
-        """Return each claim as it is now, or the error why it cannot be fetched."""
+        """Return each claim as it is now, or the error if it cannot be fetched."""
 
     def publish(self, driver: str, inventory: Inventory) -> None:
         """Publish a driver's whole inventory.
@@ -50,7 +50,7 @@ class Cluster(Protocol):
         """Return the state of the driver's slices."""
 
     def pause(self, driver: str) -> None:
-        """Publish nothing more for the driver until the next `publish`; its slices stay."""
+        """Stop publishing for the driver until the next `publish`; its slices stay."""
 
     def notify(self, driver: str, occurrence: Occurrence) -> None:
         """Report to people what happened to a driver of this node; returns at once."""
@@ -97,7 +97,8 @@ class Announcer:
         """
         with self._lock:
             self._publishes = True
-            self._publish(self._reported(), always=True)
+            # Even without a change, because another instance may have published something else.
+            self._publish(self._report_health(), always=True)
 
     def publish(self) -> None:
         """Publish the present slices and report health; only health while another instance publishes the slices.
@@ -106,7 +107,7 @@ class Announcer:
             DranodeError: the slices cannot be published.
         """
         with self._lock:
-            self._publish(self._reported(), always=True)
+            self._publish(self._report_health(), always=True)
 
     def report(self) -> None:
         """Report health, and publish the slices if they change because of it (a taint, or a withdrawal).
@@ -115,7 +116,7 @@ class Announcer:
             DranodeError: the slices cannot be published.
         """
         with self._lock:
-            self._publish(self._reported(), always=False)
+            self._publish(self._report_health(), always=False)
 
     def pause(self) -> None:
         """Leave the slices to another instance."""
@@ -127,10 +128,10 @@ class Announcer:
         """Return the state of the slices."""
         return self._cluster.status(self._driver)
 
-    def _reported(self) -> Inventory:
+    def _report_health(self) -> Inventory:
         """Report health to kubelet; returns the inventory to publish, with taints.
 
-        While the hardware cannot be read, no health is reported, so kubelet soon takes it for unknown.
+        While the hardware cannot be read, no health is reported, so that it soon becomes unknown to kubelet.
         """
         discovery = self._node.discovery
         inventory = discovery.known or Inventory(devices=())
@@ -168,6 +169,7 @@ class Announcer:
             log.warning("driver=%s devices %s", self._driver, "withdrawn" if withdrawn else "published again")
         visible = replace(inventory, devices=(), counters=()) if withdrawn else inventory
         self._cluster.publish(self._driver, visible)
+        # With the withdrawn devices too, because their taints are compared at the next report.
         self._published, self._withdrawn = inventory, withdrawn
 
     def _taints_differ(self, inventory: Inventory) -> bool:

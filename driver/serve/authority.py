@@ -12,8 +12,8 @@ Locks on files decide (flock(2)). The kernel releases the locks of a process tha
   instance that is connected answers the runtime.
 
 Two instances check the locks five times a second. An instance that is alone waits until another one shows itself
-(`OtherInstances`). While the active role passes on, the runtime may ask both about one container; `RequestNotes` sees
-to it that exactly one adjusts the container.
+(`OtherInstances`). While the active role passes on, the runtime may ask both about one container. Then `RequestNotes`
+makes exactly one of them adjust the container.
 """
 
 from __future__ import annotations
@@ -115,9 +115,9 @@ class RequestNotes:
 
     def _noted(self, request: str, *, authority: bool) -> bool:
         with self._transaction() as db:
-            turn = self._take(db, request, authority=authority)
+            adjusts = self._note(db, request, authority=authority)
         self._trouble = False
-        return turn
+        return adjusts
 
     def _replace(self, cause: Exception) -> None:
         """Remove a damaged file, unless the other instance has done so."""
@@ -128,7 +128,7 @@ class RequestNotes:
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         log.warning("notes=%s: the notes between instances were damaged; a new file was started: %s", self._path, cause)
 
-    def _take(self, db: sqlite3.Connection, request: str, *, authority: bool) -> bool:
+    def _note(self, db: sqlite3.Connection, request: str, *, authority: bool) -> bool:
         now = self._clock()
         db.execute("DELETE FROM turns WHERE at NOT BETWEEN ? AND ?", (now - _RECENT, now))
         row = db.execute("SELECT instance, adjusted, at FROM turns WHERE request = ?", (request,)).fetchone()
@@ -140,7 +140,7 @@ class RequestNotes:
         return authority
 
     def connected(self) -> None:
-        """Note that a connection begins. Older notes are about requests that this instance was not asked about."""
+        """Note that a connection begins. Older notes are about requests that this instance did not get."""
         self._connected_at = self._clock()
 
     def disconnected(self) -> None:
@@ -151,7 +151,7 @@ class RequestNotes:
             with self._transaction() as db:
                 db.execute("DELETE FROM turns WHERE instance = ?", (self._instance,))
         except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
-            log.warning("notes=%s: this instance's notes cannot be taken back: %s", self._path, error)
+            log.warning("notes=%s: this instance's notes cannot be removed: %s", self._path, error)
             self.close()
 
     def close(self) -> None:
@@ -224,7 +224,7 @@ class OtherInstances:
                 return
             self._lock.release()
 
-    def there(self) -> bool:
+    def exist(self) -> bool:
         """Return whether there may be another instance; the files of dead ones are removed."""
         try:
             others = [path for path in self._folder.iterdir() if path.name not in (self._name, self._lock.path.name)]
@@ -233,7 +233,7 @@ class OtherInstances:
         return any(map(self._lives, others))
 
     def has_died(self, name: str) -> bool:
-        """Return whether another instance was found dead; one that left by itself was not. Thread-safe."""
+        """Return whether another instance has died, without leaving in order. Thread-safe."""
         self._lives(self._folder / name)
         return name in self._died
 
@@ -282,7 +282,7 @@ class OtherInstances:
 
 # How often two instances check the locks, in seconds.
 _CHECK_SECONDS: Final = 0.2
-# How often an instance that is alone checks all the same, in seconds: one of an older version does not show itself.
+# How often an instance that is alone checks anyway, in seconds: an instance of an older version does not show itself.
 _ALONE_SECONDS: Final = 5.0
 
 
@@ -295,7 +295,7 @@ class Role(Enum):
 
 
 class Authority:
-    """One instance's part in who is active. `begin`, `end` and `follow` are called by its own thread."""
+    """The authority of one instance: whether it is active. Its own thread calls `begin`, `end` and `follow`."""
 
     def __init__(
         self,
@@ -348,9 +348,10 @@ class Authority:
 
     @property
     def speaks(self) -> bool:
-        """Return whether this instance answers calls that the runtime makes to one instance only.
+        """Return whether this instance answers requests for which it has no note of the other instance.
 
-        While the authority passes on, it does, unless it cannot decide and an instance that can is about to take over.
+        That is the active instance. While no active instance is connected, it is this one, unless it cannot decide and
+        another instance that can is about to take over.
         """
         try:
             return self.active or not (self._answers.is_held() or self._defers_to_other())
@@ -364,13 +365,13 @@ class Authority:
         return self.role is Role.RETIRED
 
     def start(self) -> None:
-        """Take the authority if it is free, and watch it from now on."""
+        """Take the authority if it is free, and check it from now on."""
         self._others.arrive()
         self.check()
         self._thread.start()
 
     def stop(self) -> None:
-        """Give up the authority for good; an instance that waits for it gets it with the next request.
+        """Give up the authority for good; an instance that waits takes it with its next request or check.
 
         Until `close`, requests are still noted, because the runtime may still send some to this instance.
         """
@@ -389,7 +390,7 @@ class Authority:
             self._standby.release()
 
     def close(self) -> None:
-        """Note no requests any more, and remove this instance's file, so that others do not find it any more."""
+        """Stop noting requests, and remove this instance's file, so that others do not find it any more."""
         with self._lock:
             self._notes.close()
         self._others.leave()
@@ -397,7 +398,7 @@ class Authority:
     def adjusts(self, request: str) -> bool:
         """Return whether this instance answers a request of the container runtime with adjustments."""
         with self._lock:
-            # Perhaps no instance is active at this moment, and somebody has to answer.
+            # Perhaps no instance is active at this moment, and one has to adjust the container.
             if self._take():
                 self._others.wake()
             return self._notes.adjusts(request, authority=self.speaks)
@@ -410,7 +411,7 @@ class Authority:
             self._show()
 
     def disconnected(self) -> None:
-        """Note that the container runtime sends this instance no requests any more."""
+        """Note that the container runtime does not send requests to this instance any more."""
         with self._lock:
             self._connected = False
             self._notes.disconnected()
@@ -420,7 +421,7 @@ class Authority:
         """Take the authority, offer to take it, or hand it over."""
         with self._lock:
             self._take()
-            # From here on a request may bring the authority at any moment; then the next check calls `begin`.
+            # From here on, a request may take the authority at any moment (`adjusts`); the next check calls `begin`.
             active = self.active
             self._show()
         if active and not self._begun:
@@ -448,7 +449,7 @@ class Authority:
 
     def _is_alone(self) -> bool:
         """Return whether this is the only instance, and will notice when another one starts."""
-        alone = self._begun and self.active and self._others.watched and not self._others.there()
+        alone = self._begun and self.active and self._others.watched and not self._others.exist()
         # An instance of an older version has no file and is known only by its locks.
         return alone and not self._is_contested() and not self._standby.is_held()
 

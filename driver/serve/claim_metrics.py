@@ -1,8 +1,7 @@
 """Metrics of claims: what they use of their CPUs and memory, what they hold of shared devices, and what disturbs them.
 
-They are labeled as kube-state-metrics labels pods: its `kube_pod_resourceclaim_info` has the labels `namespace`, `pod`
-and `resourceclaim_name`. The words for throttling and pressure are those of cAdvisor's metrics. So all of them go
-together in one expression.
+The labels `namespace`, `pod` and `resourceclaim_name` are those of `kube_pod_resourceclaim_info` in kube-state-metrics,
+and the words for throttling and pressure are those of cAdvisor, so that one expression can combine all of them.
 """
 
 from __future__ import annotations
@@ -44,12 +43,13 @@ def usage_metrics(usages: Iterable[tuple[str, ClaimsUsage]]) -> Iterator[Metric]
     """Yield the families that have samples, for what the claims of each driver use."""
     usages = tuple(usages)
     for family, read in USAGE_FAMILIES:
-        made = family()
+        metric = family()
         for driver, usage in usages:
             for labels, value in read(usage):
-                made.add_metric((driver, *labels), value)
-        if made.samples:
-            yield made
+                metric.add_metric((driver, *labels), value)
+        # Without samples, only the lines HELP and TYPE would be on the page.
+        if metric.samples:
+            yield metric
 
 
 def _claim(claim: ClaimRef) -> tuple[str, str, str]:
@@ -57,6 +57,7 @@ def _claim(claim: ClaimRef) -> tuple[str, str, str]:
 
 
 def _held(usage: ClaimsUsage) -> _Samples:
+    # A claim that only holds memory would have a series that is always 0.
     return ((_claim(claim), count) for claim, count in usage.held.items() if count)
 
 
@@ -65,6 +66,7 @@ def _idle(usage: ClaimsUsage) -> _Samples:
 
 
 def _unread(usage: ClaimsUsage) -> _Samples:
+    # With zeros: an alert needs the series before the first failure.
     return (((figure.value,), count) for figure, count in usage.unread.items())
 
 
@@ -72,6 +74,7 @@ def _of_pods(figure: Figure) -> tuple[_Family, Callable[[ClaimsUsage], _Samples]
     def read(usage: ClaimsUsage) -> _Samples:
         return (((*_claim(pod.claim), pod.pod), pod.values[figure]) for pod in usage.pods if figure in pod.values)
 
+    # The name of a counter gets the suffix `_total` from prometheus_client.
     make = GaugeMetricFamily if figure in GAUGES else CounterMetricFamily
     name, text = _NAMES[figure]
     return lambda: make(f"dranode_{name}", text, labels=_POD), read
@@ -97,7 +100,7 @@ USAGE_FAMILIES: Final[tuple[tuple[_Family, Callable[[ClaimsUsage], _Samples]], .
 )
 
 
-# Metrics of devices that claims share by amounts, such as memory: what there is, and what each claim holds of it.
+# Metrics of devices that claims share by amounts, such as memory: their capacity, and how much of it each claim holds.
 
 
 _DEVICE_LABELS: Final = ("driver", "device")
@@ -118,25 +121,25 @@ DEVICE_FAMILIES: Final = (
 def device_metrics(shared: Iterable[tuple[str, Inventory, Iterable[Holding]]]) -> Iterator[Metric]:
     """Yield the families that have samples.
 
-    A claim that was given a device of another name, with other options of the driver, counts against each device that
-    has some of its sources.
+    A claim may have been given a device under another name, with other options of the driver. It counts against each
+    device that has some of the same sources.
 
     Args:
-        shared: of each driver its name, its devices, and what claims hold of them, of some by amounts.
+        shared: each driver's name, its devices, and what claims hold of them.
     """
     capacity, held, of_claim = (make() for make in DEVICE_FAMILIES)
     for driver, inventory, holdings in shared:
         claims = Held.of(holdings)
         for holding in claims.holdings.values():
             claim, amounts = holding.claim, Counter[str]()
-            for each in holding.devices:
-                amounts[each.name] += each.amount
+            for held_device in holding.devices:
+                amounts[held_device.name] += held_device.amount
             for name, amount in amounts.items():
                 if amount:
                     of_claim.add_metric((driver, claim.namespace, claim.name, claim.uid, name), amount)
         for device in inventory.devices:
-            # Of one with several capacities nobody can say which of them a claim's amount is of.
-            sizes = [each.value.value for each in device.capacity.values()]
+            # If a device has several capacities, a claim's amount does not say which one it belongs to.
+            sizes = [size.value.value for size in device.capacity.values()]
             if device.allow_multiple_allocations and len(sizes) == 1:
                 capacity.add_metric((driver, device.name), float(sizes[0]))
                 held.add_metric((driver, device.name), claims.amount(inventory.sources_of(device.name)))
@@ -156,14 +159,14 @@ def _counter(name: str, text: str) -> _CounterFamily:
 DISTURBANCE_FAMILIES: Final[tuple[tuple[_CounterFamily, Callable[[Disturbance], float | None]], ...]] = (
     (
         _counter("claim_device_interrupts", "Interrupts of devices on CPUs that the claim wants quiet."),
-        lambda each: each.count,
+        lambda disturbance: disturbance.count,
     ),
     (
         _counter(
             "claim_cpu_busy_seconds",
             "CPU time of all tasks, the claim's and others', on CPUs that the claim wants quiet.",
         ),
-        lambda each: each.busy,
+        lambda disturbance: disturbance.busy,
     ),
 )
 
@@ -172,10 +175,11 @@ def disturbance_metrics(disturbed: Iterable[tuple[str, Disturbance]]) -> Iterato
     """Yield the families that have samples, for the claims of each driver."""
     disturbed = tuple(disturbed)
     for family, read in DISTURBANCE_FAMILIES:
-        made = family()
-        for driver, each in disturbed:
-            value = read(each)
+        metric = family()
+        for driver, disturbance in disturbed:
+            value = read(disturbance)
+            # Unknown is not 0: the kernel may not count it.
             if value is not None:
-                made.add_metric((driver, each.claim.namespace, each.claim.name, each.claim.uid), value)
-        if made.samples:
-            yield made
+                metric.add_metric((driver, *_claim(disturbance.claim)), value)
+        if metric.samples:
+            yield metric

@@ -1,4 +1,4 @@
-"""Connects the records of some drivers with the container runtime, so that containers get what their claims hold.
+"""Connects the records of drivers with the container runtime, so that containers get what their claims hold.
 
 All drivers of a process that pin form one NRI plug-in: two plug-ins would both set the memory nodes of a container,
 which a runtime refuses. The plug-in has the name of the first driver in alphabetical order, and is active when that
@@ -57,11 +57,11 @@ class PinningDriver(msgspec.Struct, frozen=True):
     """One of the drivers whose records are enforced together.
 
     Attributes:
-        node: its claims.
+        node: the driver's claims.
         instance: the role of this instance of the driver.
         answered: called after every answered request with the seconds that it took.
         notify: reports to people that containers were not on the right CPUs.
-        starts: called with the UIDs of a container's claims before it starts and after it has started.
+        starts: called with the UIDs of a container's claims before the container starts and after it has started.
     """
 
     node: NodeClaims
@@ -72,7 +72,7 @@ class PinningDriver(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The driver."""
+        """Return the driver's name."""
         return self.node.plugin.driver
 
 
@@ -83,9 +83,11 @@ class Enforcement:
         self, drivers: Sequence[PinningDriver], access: ContainerAccess, pod_resources: PodResources, fatal: Fatal
     ) -> None:
         """Set enforcement up; `start` connects."""
+        # Whatever the order of --drivers: both instances of a rolling update need the same first driver.
         self._drivers = tuple(sorted(drivers, key=lambda driver: driver.name))
         self.first = self._drivers[0]
         self._pod_resources = pod_resources
+        # Not an empty snapshot: until the ledgers are read, any CPU may be held.
         self._snapshot = PinSnapshot(unread=Unread("the ledger has not been read yet", blind=True))
         self._joined = JoinedSnapshots()
         self._joining = threading.Lock()
@@ -104,6 +106,7 @@ class Enforcement:
 
     def start(self) -> None:
         """Read the records, connect to the runtime, and verify cgroups from time to time."""
+        # Before connecting, because the runtime's first request lists all containers, which need the records.
         for driver in self._drivers:
             driver.node.watch(partial(self._records_changed, driver.name))
         self.client.start()
@@ -134,6 +137,7 @@ class Enforcement:
             uids = self.own(driver.name, claims)
             if uids:
                 driver.starts(uids)
+        # All containers are verified once the runtime has carried out the start.
         self._others_move.set()
         self._verifies.set()
 
@@ -183,12 +187,13 @@ class Enforcement:
                 driver.node.records()
             except (UnreadError, LedgerError) as error:
                 errors.append(error)
+        # A ledger that can be read may already have the claim that is asked for.
         if len(errors) == len(self._drivers):
             raise errors[0]
         return self._snapshot
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
-        """Return what kubelet's pod-resources API says about these pods, by UID; None without an answer in time."""
+        """Return what kubelet's pod-resources API says about these pods, by UID; None if it does not answer in time."""
         others = tuple(driver.name for driver in self._drivers[1:])
         more = {"also": others} if others else {}
         try:
@@ -205,6 +210,7 @@ class Enforcement:
             containers = devices.setdefault((claim.namespace, claim.pod), {})
             containers[claim.container] = (*containers.get(claim.container, ()), *sorted(claim.cdi))
         names = {pod.uid: (pod.namespace, pod.name) for pod in pods}
+        # A pod that kubelet does not list is left out: that kubelet does not know it yet is not a denial.
         return {uid: KubeletPodClaims(devices.get(name, {})) for uid, name in names.items() if name in listed.pods}
 
 

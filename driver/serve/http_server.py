@@ -1,9 +1,9 @@
-"""Serves HTTP to many in one thread, with limits on clients and time, so that no connection keeps the others waiting.
+"""Serves HTTP to many clients in one thread, with limits, so that no connection keeps the others waiting.
 
 Any peer that reaches the pod's address can connect, and kubelet kills a driver whose probes are not answered. So a
-request has a time by which all of it is there, however its bytes come; connections are few, and one too many costs the
-oldest of the peer that has most of them, never the newest: kubelet's has its request with it. What probes ask is
-answered by this thread itself; a page that takes time is made by another one.
+whole request has to arrive within a few seconds. If there are too many connections, the oldest one of the peer with
+most connections is closed, never the newest, because kubelet's probes send their request at once. This thread answers
+probes itself; pages that take time are made by another thread.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dranode.driver.process.threads import Fatal, OwnedThread
 log = logging.getLogger(__name__)
 
 
-# The questions over plain HTTP and their answers: pages by path, one request and one answer a connection.  There is
-# nothing to protect in these pages and nothing to write, so there is no TLS: the DaemonSet serves them on the pod's
-# address, everybody else on the loopback interface.
+# Requests and answers: pages by path, one request and one answer for each connection. The pages contain nothing secret
+# and change nothing, so there is no TLS. The DaemonSet serves them on the pod's address; the default is the loopback
+# interface.
 
-# Prometheus and kubelet send a few hundred bytes.
+# Requests of Prometheus and kubelet have a few hundred bytes.
 MAX_HEAD: Final = 16 * 1024
 _PLAIN: Final = "text/plain; charset=utf-8"
 
@@ -48,44 +48,45 @@ class Page(msgspec.Struct, frozen=True):
     content_type: str = _PLAIN
 
 
-# Makes the page of a path; is given the Accept header.
+# Returns the page of a path for an Accept header.
 Make = Callable[[str], Page]
 
 
-def verdict(problems: Iterable[str], well: str) -> Page:
-    """The page of a probe: 200 with one word, or 503 with what is missing, one sentence a line."""
+def verdict(problems: Iterable[str], ok: str) -> Page:
+    """Return the page of a probe: 200 with the word `ok`, or 503 with the problems, one sentence per line."""
     lines = tuple(problems)
     if not lines:
-        return Page(f"{well}\n".encode())
+        return Page(f"{ok}\n".encode())
     return Page("".join(f"{line}\n" for line in lines).encode(), HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def head_of(received: bytes | bytearray) -> bytes | None:
-    """The request line and the headers, once all of them are there, or as much as anybody may send; None until then."""
-    ends = [found + len(end) for end in (b"\r\n\r\n", b"\n\n") if (found := received.find(end)) >= 0]
+    """Return the request line and the headers once they are complete, or too long; None until then."""
+    # RFC 9112 (section 2.2) lets a server accept lines that end with LF alone.
+    ends = [start + len(end) for end in (b"\r\n\r\n", b"\n\n") if (start := received.find(end)) >= 0]
     if ends:
         return bytes(received[: min(ends)])
     return bytes(received[:MAX_HEAD]) if len(received) >= MAX_HEAD else None
 
 
 def path_of(head: bytes) -> str:
-    """The path that is asked for, without its query; empty if none is."""
+    """Return the requested path without its query; empty if the request has none."""
     words = head.partition(b"\n")[0].split()
     return words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
 
 
 def answer(head: bytes, client: str, pages: Mapping[str, Make]) -> bytes:
-    """The whole answer to a request; the connection is closed after it."""
+    """Return the whole answer to a request; the connection is closed after it."""
     handler = _Exchange(head, client, pages)
     return handler.wfile.getvalue()
 
 
 class _Exchange(BaseHTTPRequestHandler):
-    """One request in memory: timeouts are for the owner of the socket."""
+    """One request in memory, without a socket."""
 
     server_version = "dranode"
     sys_version = ""
-    # Else whatever has no version in it would be answered as in 1991, without a status.
+    # Otherwise http.server would answer a request without a version as HTTP/0.9, without a status line.
     default_request_version = "HTTP/1.0"
     wfile: BytesIO
 
@@ -114,8 +115,8 @@ class _Exchange(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         make = self._pages.get(path)
         if make is None:
-            there = ", ".join(self._pages)
-            return Page(f"there is no {path}; there is {there}\n".encode(errors="replace"), HTTPStatus.NOT_FOUND)
+            paths = ", ".join(self._pages)
+            return Page(f"there is no {path}; there is {paths}\n".encode(errors="replace"), HTTPStatus.NOT_FOUND)
         try:
             return make(self.headers.get("Accept", ""))
         except Exception as error:
@@ -125,16 +126,16 @@ class _Exchange(BaseHTTPRequestHandler):
             )
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        """Log at debug level alone, because probes ask every few seconds."""
+        """Log only at debug level, because probes come every few seconds."""
         log.debug("http client=%s %s", self.client_address[0], format % args)
 
 
-# As many as Prometheus, kubelet and a few people need; each takes a file descriptor, and the ledger needs some too.
+# Enough for Prometheus, kubelet and a few people. Each takes a file descriptor, and the ledger needs some too.
 MAX_CONNECTIONS: Final = 32
 # From the connection to the last byte of the request, and from there to the last byte of the answer.
 _ASK_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 10.0
-# Where the process has no descriptor left, none comes back sooner for being asked for all the time.
+# How long to wait if the process has no file descriptor left: select would return at once all the time.
 _NO_DESCRIPTOR_SECONDS: Final = 0.1
 
 
@@ -144,14 +145,14 @@ class _Connection(msgspec.Struct, eq=False):
     Attributes:
         sock: its socket.
         peer: its address.
-        ends: by when it is hung up on.
-        received: what it has asked so far.
-        answer: what it has still to take; None before it has asked.
+        deadline: when it is closed at the latest.
+        received: what it has sent so far.
+        answer: the rest of the answer; None while the request is not complete.
     """
 
     sock: socket.socket
     peer: str
-    ends: float
+    deadline: float
     received: bytearray = msgspec.field(default_factory=bytearray)
     answer: memoryview | None = None
 
@@ -173,21 +174,22 @@ class HTTPPages:
 
         Args:
             listener: the socket.
-            pages: path -> page.
+            pages: the functions that return the pages, by path.
             fatal: ends the process with a sentence.
-            slow: the paths whose pages take time to make; the others wait for nothing.
-            name: of the thread.
-            clock: seconds, never going back.
+            slow: the paths whose pages take time, so that another thread makes them.
+            name: the name of the thread.
+            clock: returns seconds and never goes back.
         """
         self._listener = listener
         self._pages = pages
         self._slow = slow
         self._clock = clock
-        # In the order of their coming.
+        # The oldest first.
         self._connections: dict[_Connection, None] = {}
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         self._stopping = False
+        # Whether the lack of file descriptors was logged.
         self._starved = False
         self._orders: SimpleQueue[tuple[_Connection, bytes] | None] = SimpleQueue()
         self._made: deque[tuple[_Connection, bytes]] = deque()
@@ -196,7 +198,7 @@ class HTTPPages:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """Return the port of the socket."""
         return int(self._listener.getsockname()[1])
 
     def start(self) -> None:
@@ -220,29 +222,31 @@ class HTTPPages:
                 thread.join()
         for connection in tuple(self._connections):
             self._hang_up(connection)
-        for each in (self._listener, self._wake, self._woken, self._selector):
-            each.close()
+        for file in (self._listener, self._wake, self._woken, self._selector):
+            file.close()
 
     def _serve(self) -> None:
         while not self._stopping:
-            ends = min((connection.ends for connection in self._connections), default=None)
-            patience = None if ends is None else max(0.0, ends - self._clock())
-            for key, _ in self._selector.select(patience):
+            deadline = min((connection.deadline for connection in self._connections), default=None)
+            timeout = None if deadline is None else max(0.0, deadline - self._clock())
+            for key, _ in self._selector.select(timeout):
                 if key.fileobj is self._listener:
                     self._accept()
                 elif key.fileobj is self._woken:
-                    self._take_made()
+                    self._send_made()
+                # An earlier event of the same round may have closed it.
                 elif key.data in self._connections:
                     self._go_on(key.data)
             now = self._clock()
-            for late in [connection for connection in self._connections if connection.ends <= now]:
-                log.debug("http client=%s: hung up on for being slow", late.peer)
+            for late in [connection for connection in self._connections if connection.deadline <= now]:
+                log.debug("http client=%s: closed, because it was too slow", late.peer)
                 self._hang_up(late)
 
     def _accept(self) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:
-            crowds = Counter(each.peer for each in self._connections)
-            self._hang_up(max(self._connections, key=lambda each: crowds[each.peer]))
+            counts = Counter(connection.peer for connection in self._connections)
+            # `max` returns the first of equals, which is the oldest connection of this peer.
+            self._hang_up(max(self._connections, key=lambda connection: counts[connection.peer]))
         try:
             sock, address = self._listener.accept()
         except (BlockingIOError, ConnectionError):
@@ -258,7 +262,7 @@ class HTTPPages:
         connection = _Connection(sock, str(address[0]), self._clock() + _ASK_SECONDS)
         self._connections[connection] = None
         self._selector.register(sock, selectors.EVENT_READ, connection)
-        # Mostly the request is there already, and then no later connection can delay it.
+        # Usually the request has arrived already. Answered now, it cannot be delayed by later connections.
         self._go_on(connection)
 
     def _go_on(self, connection: _Connection) -> None:
@@ -282,7 +286,7 @@ class HTTPPages:
         head = head_of(connection.received)
         if head is None:
             return
-        connection.ends = self._clock() + _ANSWER_SECONDS
+        connection.deadline = self._clock() + _ANSWER_SECONDS
         if path_of(head) in self._slow:
             self._selector.unregister(connection.sock)
             self._orders.put((connection, head))
@@ -299,7 +303,8 @@ class HTTPPages:
     def _send(self, connection: _Connection, data: memoryview) -> None:
         connection.answer = data[connection.sock.send(data) :]
         if not connection.answer:
-            # A kernel that closes a socket with bytes unread resets the connection, and the answer may be lost by it.
+            # If a socket with unread bytes is closed, the kernel resets the connection, and the client may lose the
+            # answer.
             connection.sock.shutdown(socket.SHUT_WR)
             with contextlib.suppress(BlockingIOError):
                 connection.sock.recv(MAX_HEAD)
@@ -321,7 +326,7 @@ class HTTPPages:
                 self._made.append((connection, answer(head, connection.peer, self._pages)))
                 self._wake.send(b"\0")
 
-    def _take_made(self) -> None:
+    def _send_made(self) -> None:
         self._woken.recv(MAX_HEAD)
         while self._made:
             connection, data = self._made.popleft()
@@ -329,41 +334,41 @@ class HTTPPages:
                 self._answer(connection, data)
 
 
-# The address of probes and metrics. It is bound before anything else, so that a taken port is known at once.
+# The address of probes and metrics. It is bound before anything else, so that a start with a taken port fails at once.
 
 NONE: Final = "none"
 _ADDRESS: Final = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*)):([0-9]{1,5})", re.ASCII)
 _MAX_PORT: Final = 65535
-# Who finds this queue full tries again after a second, which is as long as a probe may take.
+# A client that finds this queue full tries again after a second, which is all the time that a probe has by default.
 _QUEUE: Final = 1024
 
 
 def parse_address(text: str, option: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, `[IPv6]:PORT` or `:PORT` (every address), the value of that option.
+    """Return host and port of `HOST:PORT`, `[IPv6]:PORT` or `:PORT` (all addresses), the value of an option.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the text has another form.
     """
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match[3]) > _MAX_PORT:
-        raise UsageError(f'{option} is HOST:PORT, [IPv6]:PORT or {NONE}, not "{text}"')
+        raise UsageError(f'{option} must be HOST:PORT, [IPv6]:PORT or {NONE}, not "{text}"')
     return match[1] or match[2] or "", int(match[3])
 
 
 def bind_address(text: str, option: str = "--http-address") -> socket.socket | None:
-    """A socket that listens on the address that an option says; None for `none`. Port 0 takes any that is free.
+    """Return a socket that listens on the address in an option; None for `none`. Port 0 means any free port.
 
     Raises:
-        UsageError: it is not an address.
+        UsageError: the text is not an address.
         DranodeError: the address cannot be bound; says why.
     """
     if text == NONE:
         return None
     host, port = parse_address(text, option)
     try:
-        # As bytes, which need no codec for other alphabets: that takes 3 ms to load.
-        asked = host.encode() if host.isascii() else host
-        family = socket.getaddrinfo(asked or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        # As bytes if possible: for a text, Python loads its codec for international names.
+        name = host.encode() if host.isascii() else host
+        family = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         everywhere = not host and socket.has_dualstack_ipv6()
         return socket.create_server(
             (host, port),
@@ -372,8 +377,8 @@ def bind_address(text: str, option: str = "--http-address") -> socket.socket | N
             dualstack_ipv6=everywhere,
         )
     except (OSError, UnicodeError) as error:
-        # The error's own text names the address once more; that of a name that does not resolve has no number, and a
-        # name that cannot be one (`a..b`) never comes to the resolver.
+        # The text of an OSError names the address once more, so the reason is taken from its number. A name that does
+        # not resolve has no number, and a text that cannot be a name (`a..b`) is a UnicodeError.
         reason: str | None = "it is not a host name"
         if isinstance(error, OSError):
             reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)

@@ -22,7 +22,7 @@ from dranode.driver.serve.spec_watch import SpecWatch
 
 log = logging.getLogger(__name__)
 
-# How long to wait for the end of a thread that does not wait for anybody else, in seconds.
+# How long to wait for the end of a thread that does not wait for other programs, in seconds.
 _GRACE: Final = 2.0
 
 
@@ -73,6 +73,8 @@ class Lifecycle:
         self._specs = SpecWatch(node)
         self._orphans = Orphans(node, lookup, notify, stopping=self._stopping)
         name = node.plugin.driver
+        # Checking specs never waits for another program, so `stop` can wait for its end. The others may wait for
+        # kubelet, the API server or a driver's library.
         self._quick = OwnedThread(f"{name}-specs", self._every(self._specs.rest, self._specs.check), fatal)
         self._slow = (
             OwnedThread(f"{name}-orphans", self._every(_until_orphans, self._orphans.check), fatal),
@@ -85,7 +87,7 @@ class Lifecycle:
             thread.start()
 
     def stop(self) -> None:
-        """Stop the threads. One that waits for somebody else ends by itself later, and changes nothing any more."""
+        """Stop the threads. A thread that waits for another program ends later, and changes nothing any more."""
         self._stopping.set()
         self._specs.wake()
         self._quick.join(_GRACE)
@@ -101,15 +103,17 @@ class Lifecycle:
             orphans_unprepared=self._orphans.released,
         )
 
-    def _every(self, rest: Callable[[threading.Event], bool], look: Callable[[], None]) -> Callable[[], None]:
+    def _every(self, rest: Callable[[threading.Event], bool], check: Callable[[], None]) -> Callable[[], None]:
         def work() -> None:
             trouble = ""
             while not rest(self._stopping):
                 try:
-                    look()
+                    check()
                 except UnreadError:
+                    # Logged by the lock on decisions.
                     continue
                 except DranodeError as error:
+                    # Logged once, and not at all if the impediment says the same.
                     if str(error) not in (trouble, self._node.impediment):
                         driver = self._node.plugin.driver
                         log.error("driver=%s: %s", driver, error)  # noqa: TRY400 - a traceback would add nothing
@@ -133,7 +137,8 @@ def keep_up(node: NodeClaims, stop: Stop) -> None:
         if stop.is_set():
             return
         with contextlib.suppress(DranodeError):
-            # The failure was logged. Whether the options fit the hardware was decided by the first reading.
+            # The failure was logged. If the options did not fit the hardware, the first reading would have ended the
+            # process.
             node.rescan()
 
 
@@ -145,7 +150,7 @@ class Hardware(msgspec.Struct):
         publish: publishes slices and reports health.
         report: reports health.
         notify: reports to people which claims have lost something.
-        impaired: the claims that have less than they were given, by UID; replaced as a whole, so threads may read it.
+        impaired: the claims that have less than they were given, by UID; any thread may read it.
         changes: how often the hardware has changed since the start.
     """
 
@@ -169,11 +174,12 @@ class Hardware(msgspec.Struct):
     def check(self) -> None:
         """Check once. A step that fails is logged and tried again at the next check; the other steps still run."""
         troubles: list[str] = []
-        # First the claims, then the slices: a running pod learns nothing from a smaller slice.
+        # First the claims, then the slices: a smaller slice tells nobody that a running pod has lost a device.
         for step in (self._rescan, self._check_claims, self._announce):
             try:
                 step()
             except UnreadError:
+                # Logged by the reading.
                 continue
             except DranodeError as error:
                 troubles.append(str(error))
@@ -195,6 +201,7 @@ class Hardware(msgspec.Struct):
 
     def _announce(self) -> None:
         if self._unpublished:
+            # If this fails, the next check publishes.
             self.publish()
             self._unpublished = False
         else:
@@ -205,9 +212,11 @@ class Hardware(msgspec.Struct):
         records = {record.uid: record for record in self.node.records()}
         before = self.impaired
         now = {impairment.claim.uid: impairment for impairment in plugin.impairments(inventory, records.values())}
+        # A claim that has lost more since is reported again.
         lost = [records[uid] for uid, impairment in now.items() if before.get(uid) != impairment]
         restored = [records[uid] for uid in (before.keys() - now.keys()) & records.keys()]
-        # Everything that may fail comes before `impaired` is set, so that nothing counts as reported too early.
+        # Everything that may fail comes before `impaired` is set, so that nothing counts as reported too early. It is
+        # replaced as a whole, because other threads read it.
         states = {record.uid: prepared_states(plugin, record, inventory, not_enforced) for record in (*lost, *restored)}
         self.impaired = now
         for record in lost:

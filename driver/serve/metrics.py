@@ -1,8 +1,7 @@
 """Metrics for Prometheus: dra-driver-cpu's eight families under their names, and what else an operator watches.
 
-dra-driver-cpu's families begin with its driver's name; a driver of another name has them under that. Everything else
-is `dranode_...` with the driver as a label. Counts of events are kept here; what has a state is read when somebody
-asks.
+The names of dra-driver-cpu's families begin with the driver's name, also for other drivers. All others begin with
+`dranode_` and have the driver as a label. Events are counted here; states are read on request.
 """
 
 from __future__ import annotations
@@ -26,16 +25,18 @@ from dranode.driver.serve.http_server import Page
 from dranode.driver.serve.service import DriverService
 from dranode.driver.serve.state_metrics import own_gauges, prefix_of, state_metrics
 
-# dra-driver-cpu knows a third result that it never has; its dashboards may ask for it.
+# dra-driver-cpu defines a third result that never occurs; its dashboards may use it.
 _RESULTS: Final = ("success", "error", "unknown")
 _CLAIM_SIZES: Final = tuple(2**exponent for exponent in range(11))
 _CALL_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _NRI_SECONDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2)
 
-# How long a page is given again, and how many times the CPU time that it took: at most 1 % of one CPU for all formats.
+# How long a page is served again: in seconds, and as a multiple of the CPU time that it took. So all formats together
+# take at most 1 % of one CPU.
 _PAGE_SECONDS: Final = 1.0
 _PAGE_BY_COST: Final = 100.0
 
+# prometheus_client would add a `_created` sample to every counter and histogram.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -45,9 +46,9 @@ class Metrics:
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, cost: Callable[[], float] = time.thread_time
     ) -> None:
-        """Count from now on; `clock` gives seconds and never goes back, `cost` the CPU time of the thread that asks."""
+        """Count from now on; `clock` returns monotonic seconds, `cost` the CPU time of the calling thread."""
         self._clock, self._cost = clock, cost
-        # By content type: the last page, and until when it is served again.
+        # The last page of each content type, and until when it is served again.
         self._pages: dict[str, tuple[Page, float]] = {}
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -69,15 +70,15 @@ class Metrics:
         self.registry.register(_States(self._drivers))
 
     def add(self, service: DriverService) -> DriverMetrics:
-        """Count and show this driver too."""
+        """Add a driver; returns its counters."""
         self._drivers.append(service)
         return DriverMetrics(service.plugin.driver, self.registry, self._calls, self._nri)
 
     def page(self, accept: str) -> Page:
-        """The page of /metrics, in the format that the client takes.
+        """Return the page of /metrics, in a format that the client accepts.
 
-        It is made once a second at most, and no sooner than a hundred times the CPU time that it took, so that clients
-        who ask all the time take no time from claims: of 500 claims with all their figures it takes 45 ms.
+        It is made at most once a second, and only after a hundred times the CPU time of the last page, so that clients
+        who ask all the time take no CPU time from claims.
         """
         encode, content_type = choose_encoder(accept)
         now = self._clock()
@@ -85,13 +86,14 @@ class Metrics:
         if page is None or now >= until:
             before = self._cost()
             page = Page(encode(self.registry), content_type=content_type)
+            # Each format is encoded separately, so all of them share the CPU time.
             kept = (self._cost() - before) * _PAGE_BY_COST * max(1, len(self._pages))
             self._pages[content_type] = (page, now + max(_PAGE_SECONDS, kept))
         return page
 
 
 class DriverMetrics:
-    """The events of one driver, counted."""
+    """Counts the events of one driver."""
 
     def __init__(self, driver: str, registry: CollectorRegistry, calls: Histogram, nri: Histogram) -> None:
         """Count under the driver's name."""
@@ -103,8 +105,9 @@ class DriverMetrics:
             call: Counter(f"{prefix}_{call}_claims", f"Claims that were {call}d.", ("result",), registry=registry)
             for call in ("prepare", "unprepare")
         }
-        # To look the child of some labels up takes a few microseconds, which every call would pay.
+        # The counters of each call and outcome, so that not every call has to look them up by labels.
         self._counted: dict[tuple[str, bool], tuple[Counter, Histogram]] = {}
+        # A series that begins at 1 shows no increase to Prometheus, so every series begins at 0.
         for counter in self._results.values():
             for result in _RESULTS:
                 counter.labels(result)
@@ -116,7 +119,7 @@ class DriverMetrics:
         )
 
     def answered(self, call: str, succeeded: bool, seconds: float) -> None:  # noqa: FBT001 - see kubelet.service.Observe
-        """One claim of a call, `prepare` or `unprepare`, was answered for."""
+        """Count the answer for one claim of a call, `prepare` or `unprepare`."""
         known = self._counted.get((call, succeeded))
         if known is None:
             outcome = "success" if succeeded else "error"
@@ -129,23 +132,23 @@ class DriverMetrics:
             self._seconds.observe(seconds)
 
     def granted(self, record: Record) -> None:
-        """A claim was given something for the first time."""
+        """Count a claim that was prepared for the first time."""
         if record.held:
             self._sizes.observe(len(record.held))
 
     def nri_answered(self, request: str, seconds: float) -> None:
-        """A request of the container runtime was answered."""
+        """Count an answer to the container runtime."""
         self._nri.labels(self._driver, request).observe(seconds)
 
 
 class _States(Collector):
-    """An object whose state is read when somebody asks."""
+    """Collects the states of drivers on request."""
 
     def __init__(self, drivers: Iterable[DriverService]) -> None:
         self._drivers = drivers
 
     def collect(self) -> Iterator[Metric]:
-        """Every state of every driver, one family at a time."""
+        """Yield every state of every driver, one family at a time."""
         drivers = tuple(self._drivers)
         for driver in drivers:
             yield from own_gauges(driver)
@@ -156,7 +159,7 @@ class _States(Collector):
 
 
 def _shared(drivers: Iterable[DriverService]) -> Iterator[tuple[str, Inventory, Iterable[Holding]]]:
-    """Return the drivers that count by amounts what claims hold of their devices, with these and what claims hold."""
+    """Yield each driver whose claims share devices by amounts, with its devices and what claims hold of them."""
     for driver in drivers:
         known = driver.node.discovery.known
         if known is not None and driver.plugin.by_amounts:
@@ -165,18 +168,17 @@ def _shared(drivers: Iterable[DriverService]) -> Iterator[tuple[str, Inventory, 
 
 
 def _disturbed(drivers: Iterable[DriverService]) -> Iterator[tuple[str, Disturbance]]:
-    """Return what has disturbed claims that want quiet CPUs; of two instances the active one says it."""
+    """Yield what has disturbed claims that want quiet CPUs."""
     for driver in drivers:
+        # Two instances would report the same disturbances twice.
         if driver.active:
             yield from ((driver.plugin.driver, disturbance) for disturbance in driver.node.disturbances())
 
 
 def _used(drivers: Iterable[DriverService]) -> Iterator[tuple[str, ClaimsUsage]]:
-    """Return what the claims of each driver use, where it pins their containers.
-
-    Of two instances the active one says it.
-    """
+    """Yield how much the claims of each driver use, if the driver pins their containers."""
     for driver in drivers:
+        # Two instances would report the same use twice.
         usage = None if driver.pinning is None or not driver.active else driver.pinning.usage.usage()
         if usage is not None:
             yield driver.plugin.driver, usage

@@ -1,7 +1,7 @@
 """Finds the owners of claims that were left behind, and unprepares claims for which kubelet will not call Unprepare.
 
-kubelet never unprepares a claim that was deleted while kubelet or the driver was not running. A driver that was killed
-while it wrote a CDI spec leaves a temporary file.
+kubelet never unprepares a claim that was deleted while kubelet or the driver was not running. Also removes temporary
+files of a driver that was killed while it wrote a CDI spec.
 """
 
 from __future__ import annotations
@@ -64,23 +64,25 @@ class ClaimLookup(msgspec.Struct, frozen=True):
         try:
             uses = self.pod_resources.claims(self.driver)
         except PodResourcesError as error:
+            # Without an answer, not with an empty one: a missing answer releases nothing.
             log.debug("%s", error)
             return Attestation(running=self.running())
         return Attestation(used_claims(uses, (record.ref for record in records)), self.running())
 
     def with_cluster(self, attested: Attestation, records: Iterable[Record]) -> Attestation:
         """Add what the API server says about these claims, as far as their names are known."""
+        # The API server needs a claim's name. A recovered record has none, but kubelet may know it.
         refs = (use.ref if (use := attested.use(record.uid)) else record.ref for record in records)
-        asked = tuple(ref for ref in refs if ref.name)
-        answers = self.claims.get(asked) if asked else {}
+        named_refs = tuple(ref for ref in refs if ref.name)
+        answers = self.claims.get(named_refs) if named_refs else {}
         return replace(attested, claims={**attested.claims, **{ref.uid: answer for ref, answer in answers.items()}})
 
 
 def take_over(node: NodeClaims, lookup: ClaimLookup) -> bool:
-    """Put CDI specs without a record, and records without an owner, on record; returns False if that has to wait.
+    """Complete the records of claims that are only known from CDI specs; returns False if that has to wait.
 
-    Their names and pods come from kubelet, the runtime and the API server. Without these answers a claim is on record
-    too, and holds what its spec says; its name is added later.
+    Their names and pods come from kubelet, the runtime and the API server. Without these answers, such a claim holds
+    what its spec says, and its name is added later.
 
     Raises:
         DranodeError: another driver has left claims that cannot be taken over; nothing was changed.
@@ -93,6 +95,7 @@ def take_over(node: NodeClaims, lookup: ClaimLookup) -> bool:
         if not unfinished:
             return True
         attested = lookup.with_cluster(lookup.on_node(unfinished), unfinished)
+        # Before anything is written, so that the other driver can still drain the node.
         refused = refusals(unfinished, attested, node.plugin)
         if refused:
             raise DranodeError("; ".join(refused))
@@ -100,9 +103,10 @@ def take_over(node: NodeClaims, lookup: ClaimLookup) -> bool:
             log.error("driver=%s: %s", node.plugin.driver, sentence)
         put_on_record(node, unfinished, attested)
     except UnreadError:
+        # Logged by the lock on decisions or by the reading of the hardware.
         return False
     except LedgerError as error:
-        # This can wait: while the ledger cannot be read, nothing is handed out.
+        # This can wait: while the ledger cannot be written, nothing is handed out.
         driver = node.plugin.driver
         log.error("driver=%s: claims that were left behind are not on record yet: %s", driver, error)  # noqa: TRY400
         return False
@@ -169,6 +173,7 @@ class Orphans(msgspec.Struct):
         remove_abandoned(self.node.files.specs.directory)
         if self.node.files.metadata is not None:
             remove_abandoned(self.node.files.metadata.folder)
+        # The records first: a claim that is prepared after this line is not judged in this check.
         records = self.node.records()
         attested = self.lookup.on_node(records)
         unfinished = tuple(record for record in records if not record.fingerprint)
@@ -187,9 +192,9 @@ class Orphans(msgspec.Struct):
         """Release the orphans that were found long enough ago, and log the new ones."""
         now = self.clock()
         before, self._waiting = self._waiting, self._waiting.seen(orphaned, now)
-        fresh, due = self._waiting.fresh(before), self._waiting.due(now)
+        new, due = self._waiting.new_since(before), self._waiting.due(now)
         for record in orphaned:
-            if record.uid in fresh:
+            if record.uid in new:
                 log.warning(
                     "claim=%s uid=%s driver=%s was deleted and is not in use: it will be unprepared in %.0f minutes",
                     record.ref,

@@ -40,12 +40,12 @@ class PinningPart(Protocol):
 class PinningTogether:
     """The drivers of a process that pin; they start enforcement together.
 
-    A runtime lists its containers once in a connection. The list has to be compared with the records of all drivers, so
-    the connection is made only when all of them are ready.
+    A runtime lists its containers once in each connection, and the list has to be compared with the records of all
+    drivers. So the connection is made only when all drivers are ready.
     """
 
     def __init__(self, count: int) -> None:
-        """Wait for so many drivers."""
+        """Wait for this number of drivers."""
         self._count = count
         self._joined: list[PinningPart] = []
 
@@ -135,6 +135,7 @@ class Pinning:
         if self.synchronized:
             self._reported = False
         away = 0.0 if self.enforcement is None else self.enforcement.client.away_seconds
+        # A driver that is restarted while the runtime is away gets no second grace period.
         away = math.inf if self._reported else away
         return no_runtime(self.socket, GRACE_SECONDS) if away > GRACE_SECONDS else None
 
@@ -197,7 +198,7 @@ def unmet_needs(listener: Listener, pinning: Pinning | None, impediment: str | N
     if not registration.asked.is_set():
         yield f"kubelet has not asked for the driver at {listener.sockets.registration}"
     elif not registration.registered:
-        yield "kubelet has asked for the driver and not registered it"
+        yield "kubelet has asked for the driver, but has not registered it"
     # After the grace period the impediment says this already.
     if pinning is not None and not pinning.synchronized and (impediment is None or not pinning.not_enforced()):
         yield f"the container runtime has not listed its containers yet over NRI at {pinning.socket}"
@@ -228,6 +229,8 @@ class UnenforcedClaims:
         why = self._node.not_enforced()
         lost = why is not None and not why.chosen
         reported = self._lost or self._reported != frozenset()
+        # That nothing is lost now is not enough for an all-clear: after a restart it may be the grace period. Either a
+        # runtime is connected, or the options say that nothing is enforced.
         settled = lost or (reported and (why is not None or self._connected()))
         if not settled:
             return
@@ -243,6 +246,7 @@ class UnenforcedClaims:
         if not self._lost:
             log.error("driver=%s: %s", driver, why.message)
             self._notify(EnforcementLost(why.message))
+            # Survives a restart of the driver, which otherwise would never take the reports back.
             self._note.touch()
         before = self._reported or frozenset()
         for record in records:
@@ -254,6 +258,7 @@ class UnenforcedClaims:
     def _report_again(self, records: Iterable[Record], why: NotEnforced | None) -> None:
         log.warning("driver=%s: the container runtime is connected, so claims are enforced", self._node.plugin.driver)
         for record in records:
+            # After a restart it is unknown which claims were reported, so all are.
             if self._reported is None or record.uid in self._reported:
                 self._notify(ClaimRestored(record.ref, self._states(record, why)))
         self._note.unlink(missing_ok=True)

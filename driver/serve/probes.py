@@ -1,7 +1,7 @@
-"""Shows this process to probes and Prometheus: its drivers over HTTP.
+"""The HTTP pages for kubelet's probes and for Prometheus.
 
-Alive: no thread that the process owns has died. Ready: every driver has been asked for and registered by kubelet, its
-slices are published, and where it pins, the container runtime has listed its containers.
+Alive: no thread of the process has died. Ready: kubelet has registered every driver, its slices are published, and, if
+it pins containers, the container runtime has listed them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ class Probes:
     """The HTTP pages of a process: for kubelet's probes and for Prometheus, at one address or at two."""
 
     def __init__(self, address: str, metrics_address: str, ending: Callable[[], str | None], fatal: Fatal) -> None:
-        """Take the addresses; `start` answers.
+        """Bind the addresses; `start` answers.
 
         Args:
             address: `HOST:PORT`, or `none`.
-            metrics_address: another one where the metrics are, and they alone; empty if they are beside the probes.
-            ending: why the process ends, if it does.
+            metrics_address: a separate address for metrics only; empty if they are at the address of the probes.
+            ending: returns why the process ends, if it does.
             fatal: ends the process with a sentence.
 
         Raises:
-            UsageError: one is not an address.
-            DranodeError: one cannot be bound.
+            UsageError: a text is not an address.
+            DranodeError: an address cannot be bound.
         """
         self._listeners: list[socket.socket] = []
         self._pages: list[HTTPPages] = []
@@ -45,6 +45,7 @@ class Probes:
         try:
             listener = bind_address(address, option)
         except BaseException:
+            # The other address may be bound already.
             self.stop()
             raise
         if listener is not None:
@@ -53,7 +54,7 @@ class Probes:
 
     @property
     def counts(self) -> Callable[[DriverService], ServiceCounters] | None:
-        """The function that makes the counters of a driver; None if no HTTP address serves them."""
+        """Return the function that returns the counters of a driver; None if no HTTP address serves them."""
         return self._count if self._listeners else None
 
     def _count(self, service: DriverService) -> ServiceCounters:
@@ -66,11 +67,13 @@ class Probes:
         """Answer from now on."""
         if self._metrics is None:
             return
+        # A driver that cannot prepare claims is alive but not ready: a restart by kubelet would not help.
         probes: dict[str, Make] = {
             "/healthz": lambda _: verdict(filter(None, (self._ending(),)), "ok"),
             "/readyz": lambda _: verdict(self._missing(), "ready"),
         }
         metrics: dict[str, Make] = {"/metrics": self._metrics.page}
+        # At one address, the page of metrics must not delay probes. At its own address it delays nothing else.
         if self._probes is not None:
             pages, slow = (probes | metrics, frozenset(metrics)) if self._beside else (probes, frozenset[str]())
             self._pages.append(HTTPPages(self._probes, pages, self._fatal, slow=slow))
@@ -86,7 +89,7 @@ class Probes:
         )
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering, and close the addresses."""
         for pages in self._pages:
             pages.stop()
         for listener in self._listeners:

@@ -77,14 +77,14 @@ class DriverService:
 
         Args:
             plugin: the driver.
-            cluster: where claims come from, and where slices, status and Events go.
+            cluster: reads claims, and writes slices, status and Events.
             listener: its folder and its sockets; `start` starts it if it does not listen yet.
             cdi: the CDI directory.
             pod_resources: kubelet's API that lists which containers have which claims; None if there is none.
-            containers: how to reach containers; None if they are not to be pinned.
+            containers: how to reach containers; None if they should not be pinned.
             together: the drivers of this process that pin, if there are several.
             taints: whether unhealthy devices are tainted.
-            counts: makes the counters; None for no counters.
+            counts: returns the counters for this driver; None for no counters.
         """
         self.plugin = plugin
         metadata = DeviceMetadata.of(plugin.driver, listener.data, cdi)
@@ -106,7 +106,7 @@ class DriverService:
         self._counters = None if counts is None else counts(self)
         self._lookup: ClaimLookup | None = None
         self._taken_over = False
-        # Set when this instance becomes active, which ends the thread that only reads the hardware meanwhile.
+        # Set when this instance becomes active, which ends the thread that only reads the hardware until then.
         self._aside = threading.Event()
         # Why settings could not be changed the last time, so that it is logged only once.
         self._untuned = ""
@@ -126,6 +126,7 @@ class DriverService:
         try:
             # Listen first: a pod may be waiting for its claims. A call that comes now waits until `answer_with`.
             self.listener.start()
+            # They run in reverse order: end calls first, then close the ledger, then release the folder.
             for stop in (self._leave, self.node.close, self.listener.close):
                 self._stops.callback(stop)
             if self._counters is not None:
@@ -134,7 +135,7 @@ class DriverService:
             self.node.files.undescribed = self._undescribed
             # Read hardware and ledger, and write missing CDI specs. Failures are logged and tried again later.
             self.node.open(boot_id, snapshot=False)
-            # Claims of a driver that was here before are completed, or the start is refused, before the first answer.
+            # Before the first answer, complete the claims that another driver has left, or refuse to start.
             self._lookup = self._take_over()
             if self.listener.rolling:
                 self._share()
@@ -159,6 +160,7 @@ class DriverService:
         if self._started:
             self.listener.release()
         else:
+            # A failed start leaves no folder behind.
             self.listener.undo()
 
     def _become_active(self) -> None:
@@ -178,11 +180,12 @@ class DriverService:
         if self.pinning is not None:
             self.pinning.become_active()
         self._look_after()
+        # Each time, because Kubernetes keeps Events only for a while.
         for uid, row in self.node.store.book.damaged.items():
             self._notify(RecordQuarantined(uid, row.reason))
 
     def _end(self) -> None:
-        """Stop being active, and leave that to another instance if there is one."""
+        """Stop being active; another instance may take over."""
         if self.lifecycle is not None:
             self.lifecycle.stop()
             self.lifecycle = self._unenforced = None
@@ -219,7 +222,7 @@ class DriverService:
     def _watch_health(self) -> None:
         while not self._stopping.wait(_HEALTH_SECONDS if self.node.impediment is None else _AGAIN_SECONDS):
             if (removed := self.listener.removed()) is not None:
-                self._fatal(f"the socket {removed} was removed, and kubelet needs it; a new start makes another")
+                self._fatal(f"the socket {removed} was removed, and kubelet needs it; the next start creates it again")
                 return
             try:
                 self.node.check()
@@ -228,6 +231,7 @@ class DriverService:
                 return
             if not self._finish_taking_over():
                 return
+            # Other programs may have changed the settings since.
             if self.node.tunes():
                 self._starts.set()
             if self._unenforced is not None:
@@ -238,7 +242,7 @@ class DriverService:
                 log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - a traceback would add nothing
 
     def _keep_tuned(self) -> None:
-        """Check settings when necessary, in a thread of its own, because other processes may take long to answer."""
+        """Check settings on demand, in a thread of its own, because other processes may take long to answer."""
         while not self._stopping.is_set():
             self._starts.wait()
             self._starts.clear()
@@ -251,13 +255,15 @@ class DriverService:
             self._starts.set()
 
     def _tune(self) -> None:
-        """Restore settings that somebody else has changed, and change those of new hardware as claims need it."""
+        """Restore settings that others have changed, and change those of new hardware as claims need it."""
+        # The active instance does it for both.
         if not self.active:
             return
         problem = ""
         try:
             self.node.tune()
         except UnreadError:
+            # Logged by the lock on decisions; the next check tries again.
             return
         except DranodeError as error:
             problem = str(error)
@@ -292,7 +298,7 @@ class DriverService:
         return lookup
 
     def _finish_taking_over(self) -> bool:
-        """Take claims over that had to wait for the ledger; False if that is refused, which ends the process."""
+        """Take over claims that had to wait for the ledger; False if that is refused, which ends the process."""
         if self._taken_over or self._lookup is None or self.node.unusable is not None:
             return True
         try:
@@ -342,6 +348,7 @@ class DriverService:
     def _in_use(self, ref: ClaimRef) -> bool | None:
         if self.pinning is not None:
             return self.pinning.in_use(ref)
+        # Without a connection to the runtime, only kubelet knows, and its answer needs the claim's pods.
         record = self.node.record(ref.uid)
         if self._pod_resources is None or record is None:
             return None
@@ -355,9 +362,10 @@ class DriverService:
         return self.listener.calls.ready.is_set() and (self._authority is None or self._authority.active)
 
     def missing(self) -> tuple[str, ...]:
-        """Return what is missing for the driver to be ready, one sentence each."""
+        """Return what is missing for the driver to be ready, in one sentence each."""
         missing = list(unmet_needs(self.listener, self.pinning, self.node.impediment))
         if self._authority is not None and not self._authority.active:
+            # A retired instance has nothing left to do, so it counts as ready until it is ended.
             if not self._authority.retired:
                 missing.append(
                     "an older instance still publishes and pins, and hands over once nothing else is missing"
@@ -377,5 +385,6 @@ class DriverService:
     def stop(self) -> None:
         """End calls in flight, close the sockets and the ledger; the slices stay."""
         self._stopping.set()
+        # Ends the thread that waits for it.
         self._starts.set()
         self._stops.close()

@@ -1,8 +1,8 @@
 """Writes CDI specs again that were removed or changed while the driver runs.
 
-kubelet remembers which claims were prepared and does not ask again, so nobody else would notice. The kernel reports
+kubelet remembers which claims were prepared and does not ask again, so nothing else would notice. The kernel reports
 which files were touched. If it cannot (no inotify), and once a minute in any case, all files are checked. Files from
-before this process was started are checked too, a few claims at a time.
+before this process started are checked too, a few claims at a time.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dranode.driver.process.threads import Wake
 
 log = logging.getLogger(__name__)
 
-# How long after an event to check, in seconds: a spec is back within a second, and the files of one call are checked
-# together.
+# How long after an event to check, in seconds, so that a spec is back within a second, and the files of one call are
+# checked together.
 CHECK_SECONDS: Final = 0.5
 # How often to check without an event, in seconds: there is none if another folder is mounted over this one.
 _IDLE_SECONDS: Final = 5.0
 _ALL_SECONDS: Final = 60.0
-# In place of the stamp of a spec that was just repaired, so that the next check compares it once more.
+# Instead of the stamp of a spec that was just repaired, so that the next check compares it once more.
 _MENDED: Final[Stamp] = (0, 0, 0)
 # Checking a claim's files takes a millisecond, during which the lock on decisions is held.
 _AT_ONCE: Final = 20
@@ -53,7 +53,7 @@ class SpecWatch:
         self._sweep_due = False
         # The stamps at the last check of files that this process did not write; None for a missing file.
         self._seen: dict[str, Stamp | None] = {}
-        # The claims whose files have to be repaired now; False if they were missing since this process was started.
+        # The claims whose files have to be repaired now; False if they have been missing since this process started.
         self._due: dict[str, bool] = {}
         # The claims whose files still have to be compared with the record.
         self._unknown: dict[str, None] = {}
@@ -75,7 +75,8 @@ class SpecWatch:
             self._sweep_due = True
         else:
             book, touched = self.node.store.book, self.node.files.specs.uids_of(named)
-            uids = (uid for uid in touched if book.record(uid) is not None and not self._is_as_left(uid))
+            # Writing a spec causes events too, so specs that are as this process wrote them are left out.
+            uids = (uid for uid in touched if book.record(uid) is not None and not self._is_unchanged(uid))
             self._due |= dict.fromkeys(uids, True)
         known = itertools.islice(self._unknown, _AT_ONCE)
         self._due |= dict.fromkeys((*self._failing, *known), True)
@@ -118,26 +119,26 @@ class SpecWatch:
         self._events.close()
         self._wake.close()
 
-    def _is_as_left(self, uid: str) -> bool:
-        left = self.node.files.written.get(uid)
-        return left is not None and self.node.files.specs.stamp(uid) == left
+    def _is_unchanged(self, uid: str) -> bool:
+        written = self.node.files.written.get(uid)
+        return written is not None and self.node.files.specs.stamp(uid) == written
 
     def _check_all(self) -> None:
-        """Find the claims whose files have changed; files from before this process was started wait for their turn.
+        """Find the claims whose files have changed; files from before this process started wait for their turn.
 
-        If the driver's specs depend on the live machine, all files are compared: device nodes get other numbers when a
-        kernel driver is loaded again, and a container that is restarted would get the nodes of another device.
+        If the driver's specs depend on the running machine, all files are compared: device nodes get other numbers when
+        a kernel driver is loaded again, and a container that is restarted would get the nodes of another device.
         """
         stamps = self.node.files.specs.stamps()
         seen: dict[str, Stamp | None] = {}
         for uid in stamps.keys() | self.node.store.book.uids():
-            stamp, left = stamps.get(uid), self.node.files.written.get(uid)
-            if stamp is not None and stamp == left:
+            stamp, written = stamps.get(uid), self.node.files.written.get(uid)
+            if stamp is not None and stamp == written:
                 if self.node.plugin.completes():
                     self._unknown[uid] = None
                 continue
             seen[uid] = stamp
-            new = uid not in self._seen and left is None
+            new = uid not in self._seen and written is None
             if new and stamp is not None:
                 self._unknown[uid] = None
             elif uid not in self._seen or self._seen[uid] != stamp:

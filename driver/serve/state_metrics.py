@@ -1,4 +1,4 @@
-"""Metrics of what has a state: read of every driver when somebody asks."""
+"""Metrics of states, which are read from every driver on request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from dranode.driver.claims.plugin import Health
 from dranode.driver.serve.service import DriverService
 
-# dra-driver-cpu's gauges: what follows the driver's name in theirs -> what they say.
+# dra-driver-cpu's gauges: the part of their names after the driver's name, and their help texts.
 OWN_GAUGES: Final = {
     "_resource_claims_active": "Claims on record.",
     "_allocated_cpus": "CPUs that claims hold.",
@@ -21,12 +21,12 @@ OWN_GAUGES: Final = {
 
 
 def prefix_of(driver: str) -> str:
-    """Return how the names of a driver's own metrics begin: `lamps.example.com` -> `lamps_example_com`."""
+    """Return the prefix of a driver's own metrics: `lamps_example_com` for `lamps.example.com`."""
     return re.sub(r"\W", "_", driver, flags=re.ASCII)
 
 
 def own_gauges(service: DriverService) -> Iterator[Metric]:
-    """Yield dra-driver-cpu's gauges of a driver, without those of CPUs where it pins none."""
+    """Yield dra-driver-cpu's gauges for a driver, without those of CPUs if it does not pin to CPUs."""
     values = {"_resource_claims_active": len(service.node.store.book.records())}
     snapshot = service.snapshot()
     if snapshot is not None and snapshot.pins_cpus:
@@ -38,15 +38,16 @@ def own_gauges(service: DriverService) -> Iterator[Metric]:
 
 
 def state_metrics(drivers: Iterable[DriverService]) -> Iterator[Metric]:
-    """Yield the families that have samples, one at a time with those of all drivers."""
+    """Yield the families that have samples, each with the samples of all drivers."""
     drivers = tuple(drivers)
+    # The text format requires that all samples of a family are together.
     for family, read in STATE_FAMILIES:
-        made = family()
+        metric = family()
         for driver in drivers:
             for labels, value in read(driver):
-                made.add_metric((driver.plugin.driver, *labels), value)
-        if made.samples:
-            yield made
+                metric.add_metric((driver.plugin.driver, *labels), value)
+        if metric.samples:
+            yield metric
 
 
 _Samples = Iterable[tuple[tuple[str, ...], float]]
@@ -64,6 +65,7 @@ def _single(read: Callable[[DriverService], float | None]) -> _Read:
 def _enforcement(name: str) -> _Read:
     def read(service: DriverService) -> float | None:
         pinning = service.pinning
+        # Drivers that share the NRI plug-in would report its numbers several times.
         return getattr(pinning.status(), name) if pinning is not None and pinning.is_first else None
 
     return _single(read)
@@ -71,6 +73,7 @@ def _enforcement(name: str) -> _Read:
 
 def _lifecycle(name: str) -> _Read:
     def read(service: DriverService) -> float | None:
+        # Only an active instance looks after claims and hardware.
         return None if service.lifecycle is None else getattr(service.lifecycle.status(), name)
 
     return _single(read)
@@ -97,6 +100,7 @@ def _free(service: DriverService) -> float | None:
 
 
 def _health(service: DriverService) -> _Samples:
+    # With zeros, so that the series of a health exists before the first device has it.
     counts = dict.fromkeys(Health, 0)
     for device in service.listener.health.devices:
         counts[device.health] += 1

@@ -1,7 +1,7 @@
-"""Reads what claims use of the CPUs and the memory that they hold, when somebody asks for it.
+"""Reads on request how much claims use of the CPUs and the memory that they hold.
 
-A reading costs CPU time for each container, so the next one is not made before a hundred times as much time has passed:
-at most 1 % of one CPU, however often somebody asks.
+A reading costs CPU time for each container. So the next one is only made after a hundred times as much time: at most
+1 % of one CPU, however often somebody asks.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot, claim_key
 
 log = logging.getLogger(__name__)
 
+# The least time between two readings: in seconds, and as a multiple of the CPU time of the last reading.
 _LEAST_SECONDS: Final = 1.0
 _LEAST_BY_COST: Final = 100.0
 
@@ -64,6 +65,7 @@ class UsageWatch:
         with self._lock:
             now = self._clock()
             if now >= self._not_before:
+                # CPU time and not elapsed time, because only CPU time is taken from claims.
                 before = self._cost()
                 self._last = self._read(now)
                 spent = self._cost() - before
@@ -72,11 +74,13 @@ class UsageWatch:
 
     def _read(self, now: float) -> ClaimsUsage | None:
         containers, snapshot = self._running(), self._snapshot()
+        # While the ledger cannot be read, containers may have claims that are not known.
         if containers is None or snapshot.unread_of(claim_key(self._driver, "")) is not None:
             return None
         try:
             nodes = node_cpus(self._root)
         except MachineError as error:
+            # Without nodes, memory on the right nodes cannot be told from memory on others.
             log.debug("what claims use is not read: %s", error)
             return None
         reader = UsageReader(self._root, Cgroups(self._root))
@@ -92,7 +96,7 @@ class UsageWatch:
             shares = tuple(_share(claim, pinned.container.pod.name, memory_counts=memory_counts) for claim in claims)
             figures = _figures(reader, cgroup_folder(pinned.container.cgroup), claims, nodes)
             readings.append(ContainerReading(pinned.container.id, shares, figures))
-        self._book.take(now, held, readings)
+        self._book.add(now, held, readings)
         return self._book.usage()
 
     def _is_own(self, claim: PinnedClaim) -> bool:

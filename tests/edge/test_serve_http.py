@@ -196,7 +196,7 @@ def test_a_port_that_is_taken_ends_the_start_with_one_sentence(folder: Path) -> 
 @pytest.mark.parametrize("option", ["--http-address", "--metrics-address"])
 def test_what_is_no_address_is_wrong_usage(folder: Path, option: str) -> None:
     assert run(folder, "--nri-socket", "none", option, "8080").wait(PATIENCE) == 2
-    assert f"{option} is HOST:PORT" in (folder / "log").read_text()
+    assert f"{option} must be HOST:PORT" in (folder / "log").read_text()
 
 
 APART = ("--nri-socket", "none", "--metrics-address", "127.0.0.1:0")

@@ -175,7 +175,7 @@ class _Usage(Collector):
         look = next(self._looks)
         busy, idle = ClaimRef("ns", "busy", "uid-1"), ClaimRef("ns", "idle", "uid-2")
         values = {figure: {"cgroup": 30.0 * look} for figure in Figure}
-        self._book.take(61.0 * look, {busy: 2, idle: 1}, [ContainerReading("c1", (ClaimShare(busy, "p", 2),), values)])
+        self._book.add(61.0 * look, {busy: 2, idle: 1}, [ContainerReading("c1", (ClaimShare(busy, "p", 2),), values)])
         yield from usage_metrics([("dra.cpu", self._book.usage())])
 
 

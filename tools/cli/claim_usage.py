@@ -126,7 +126,7 @@ def _snapshot(book: UsageBook, root: Root, records: tuple[Record, ...]) -> _Snap
         for container, sharing in shares.items()
     ]
     known = {record.ref: len(record.held) for record in records}
-    book.take(now, known, readings)
+    book.add(now, known, readings)
     return _Snapshot(now, placed)
 
 

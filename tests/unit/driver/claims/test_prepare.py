@@ -21,9 +21,9 @@ from dranode.driver.claims.prepare import (
     Circumstances,
     completed,
     decide_claim,
-    prepared,
+    prepare_decision,
     restarted,
-    unprepared,
+    unprepare_decision,
 )
 from dranode.driver.claims.record import Record
 from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim, reference
@@ -45,44 +45,44 @@ def record_of_claim() -> Record:
 
 def test_a_prepare_commits_what_was_decided_before_it_writes_files() -> None:
     record = record_of_claim()
-    assert prepared([record], lambda _: None) == Decision(Commit(put=(record,)), (WriteFiles(record),))
+    assert prepare_decision([record], lambda _: None) == Decision(Commit(put=(record,)), (WriteFiles(record),))
 
 
 def test_a_repeated_prepare_commits_nothing_and_looks_at_the_files() -> None:
     record = record_of_claim()
-    decision = prepared([record], lambda _: record)
+    decision = prepare_decision([record], lambda _: record)
     assert not decision.commit
     assert decision.effects == (WriteFiles(record),)
 
 
 def test_hardware_is_configured_between_two_commits() -> None:
     record = restarted(record_of_claim())
-    decision = prepared([record], lambda _: None)
+    decision = prepare_decision([record], lambda _: None)
     assert decision.commit == Commit(put=(record,))
     assert decision.effects[:2] == (Configure(record), Commit(put=(completed(record),)))
 
 
 def test_an_unprepare_forgets_the_record_when_all_is_undone() -> None:
     record = record_of_claim()
-    decision = unprepared([REF], {REF.uid: record}, (), Lamps())
+    decision = unprepare_decision([REF], {REF.uid: record}, (), Lamps())
     assert not decision.commit
     assert decision.effects == (RemoveFiles(REF, ("r",)), Commit(drop=(REF.uid,)))
 
 
 def test_an_unprepare_commits_that_hardware_is_restored_before_it_is() -> None:
     record = record_of_claim()
-    decision = unprepared([REF], {REF.uid: record}, (), WIRED)
+    decision = unprepare_decision([REF], {REF.uid: record}, (), WIRED)
     assert decision.commit == Commit(put=(restarted(record),))
     assert decision.effects[0] == Restore(restarted(record))
 
 
 def test_a_damaged_row_is_dropped_after_the_files_of_its_claim() -> None:
-    decision = unprepared([REF], {}, (REF.uid,), Lamps())
+    decision = unprepare_decision([REF], {}, (REF.uid,), Lamps())
     assert decision == Decision(effects=(RemoveFiles(REF, ()), Commit(drop=(REF.uid,))))
 
 
 def test_an_unknown_claim_is_undone_without_a_commit() -> None:
-    assert unprepared([REF, REF], {}, (), Lamps()) == Decision(effects=(RemoveFiles(REF, ()),))
+    assert unprepare_decision([REF, REF], {}, (), Lamps()) == Decision(effects=(RemoveFiles(REF, ()),))
 
 
 def test_a_new_claim_waits_while_it_is_not_known_what_others_hold() -> None:

@@ -175,7 +175,7 @@ def test_a_claim_without_a_name_is_gone_only_if_kubelet_knows_others() -> None:
 def test_an_orphan_waits_and_one_that_is_used_again_begins_anew() -> None:
     record = left()
     waiting = Waiting().seen([record], 100.0)
-    assert waiting.fresh(Waiting()) == {UID}
+    assert waiting.new_since(Waiting()) == {UID}
     assert waiting.seen([record], 100.0 + ORPHAN_SECONDS - 1).due(100.0 + ORPHAN_SECONDS - 1) == frozenset()
     assert waiting.seen([record], 100.0 + ORPHAN_SECONDS).due(100.0 + ORPHAN_SECONDS) == {UID}
     again = waiting.seen([], 200.0).seen([record], 300.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.driver.claims.status import DeviceState, device_statuses, failed_states, is_said
+from dranode.driver.claims.status import DeviceState, device_statuses, failed_states, is_reported
 from tests.fakes.drivers import allocated_claim
 
 NOW = "2026-01-01T00:00:00Z"
@@ -39,10 +39,10 @@ def test_the_time_is_that_of_the_last_transition() -> None:
 def test_saying_the_same_again_is_nothing_to_say_whatever_others_say() -> None:
     before = device_statuses("d.example.com", [READY], (), NOW)
     other = {"driver": "other.example.com", "pool": "node", "device": "d0"}
-    assert is_said("d.example.com", before, (other, *before))
-    assert not is_said("d.example.com", before, (other,))
-    assert not is_said("d.example.com", (), before)
-    assert is_said("d.example.com", (), (other,))
+    assert is_reported("d.example.com", before, (other, *before))
+    assert not is_reported("d.example.com", before, (other,))
+    assert not is_reported("d.example.com", (), before)
+    assert is_reported("d.example.com", (), (other,))
 
 
 def test_a_device_that_two_requests_look_at_has_one_entry() -> None:

@@ -26,35 +26,35 @@ def total(book: UsageBook, figure: Figure = Figure.CPU) -> Mapping[tuple[str, st
 
 def test_what_a_container_did_before_it_was_first_read_counts() -> None:
     book = UsageBook()
-    book.take(0, {A: 2}, [reading("c1", CPU=7.0)])
+    book.add(0, {A: 2}, [reading("c1", CPU=7.0)])
     assert total(book) == {("a", "p"): 7.0}
-    book.take(10, {A: 2}, [reading("c1", CPU=9.5)])
+    book.add(10, {A: 2}, [reading("c1", CPU=9.5)])
     assert total(book) == {("a", "p"): 9.5}
 
 
 def test_a_claims_counter_goes_on_when_its_container_starts_again() -> None:
     book = UsageBook()
-    book.take(0, {A: 2}, [reading("c1", CPU=7.0)])
-    book.take(10, {A: 2}, [reading("c2", CPU=1.0)])
+    book.add(0, {A: 2}, [reading("c1", CPU=7.0)])
+    book.add(10, {A: 2}, [reading("c2", CPU=1.0)])
     assert total(book) == {("a", "p"): 8.0}
     # A counter of the same container that went down has begun again as well.
-    book.take(20, {A: 2}, [reading("c2", CPU=0.25)])
+    book.add(20, {A: 2}, [reading("c2", CPU=0.25)])
     assert total(book) == {("a", "p"): 8.25}
 
 
 def test_a_container_that_is_missed_once_does_not_count_twice() -> None:
     book = UsageBook()
-    book.take(0, {A: 2}, [reading("c1", CPU=7.0)])
-    book.take(10, {A: 2}, [])
-    book.take(20, {A: 2}, [reading("c1")])
-    book.take(30, {A: 2}, [reading("c1", CPU=8.0)])
+    book.add(0, {A: 2}, [reading("c1", CPU=7.0)])
+    book.add(10, {A: 2}, [])
+    book.add(20, {A: 2}, [reading("c1")])
+    book.add(30, {A: 2}, [reading("c1", CPU=8.0)])
     assert total(book) == {("a", "p"): 8.0}
 
 
 def test_tasks_that_end_leave_what_they_did() -> None:
     book = UsageBook()
     for seconds in ({"task 1": 2.0, "task 2": 1.0}, {"task 2": 1.5}, {"task 2": 1.5, "task 1": 0.5}):
-        book.take(0, {A: 2}, [ContainerReading("c1", (ClaimShare(A, "p", 2),), {Figure.WAIT: seconds})])
+        book.add(0, {A: 2}, [ContainerReading("c1", (ClaimShare(A, "p", 2),), {Figure.WAIT: seconds})])
     assert total(book, Figure.WAIT) == {("a", "p"): 4.0}
 
 
@@ -62,7 +62,7 @@ def test_a_container_with_two_claims_divides_what_adds_up_by_the_cpus_of_each() 
     book = UsageBook()
     both = (ClaimShare(A, "p", 3), ClaimShare(B, "p", 1))
     values = {"CPU": 8.0, "MEMORY": 400.0, "PERIODS": 10.0, "WAITING": 4.0}
-    book.take(0, {A: 3, B: 1}, [reading("c1", *both, **values), reading("c2", ClaimShare(B, "q", 1), CPU=1.0)])
+    book.add(0, {A: 3, B: 1}, [reading("c1", *both, **values), reading("c2", ClaimShare(B, "q", 1), CPU=1.0)])
     assert total(book) == {("a", "p"): 6.0, ("b", "p"): 2.0, ("b", "q"): 1.0}
     assert total(book, Figure.MEMORY) == {("a", "p"): 300.0, ("b", "p"): 100.0}
     assert total(book, Figure.PERIODS) == {("a", "p"): 10.0, ("b", "p"): 10.0}
@@ -71,16 +71,16 @@ def test_a_container_with_two_claims_divides_what_adds_up_by_the_cpus_of_each() 
 
 def test_memory_is_what_it_is_now() -> None:
     book = UsageBook()
-    book.take(0, {A: 2}, [reading("c1", MEMORY=100.0)])
-    book.take(10, {A: 2}, [reading("c1", MEMORY=30.0)])
+    book.add(0, {A: 2}, [reading("c1", MEMORY=100.0)])
+    book.add(10, {A: 2}, [reading("c1", MEMORY=30.0)])
     assert total(book, Figure.MEMORY) == {("a", "p"): 30.0}
-    book.take(20, {A: 2}, [])
+    book.add(20, {A: 2}, [])
     assert total(book, Figure.MEMORY) == {}
 
 
 def test_a_figure_that_one_of_the_containers_lacks_is_missing_and_counted() -> None:
     book = UsageBook()
-    book.take(0, {A: 2}, [reading("c1", CPU=7.0, WAIT=1.0), reading("c2", CPU=1.0)])
+    book.add(0, {A: 2}, [reading("c1", CPU=7.0, WAIT=1.0), reading("c2", CPU=1.0)])
     assert total(book) == {("a", "p"): 8.0}
     assert total(book, Figure.WAIT) == {}
     unread = book.usage().unread
@@ -91,7 +91,7 @@ def test_a_claim_is_idle_after_a_minute_of_next_to_nothing_and_not_after_one_bur
     book = UsageBook()
     seen = []
     for now, used in ((0, 100.0), (30, 100.1), (59, 100.2), (60, 100.201), (3600, 110.0), (3605, 111.0), (3670, 111.0)):
-        book.take(now, {A: 2}, [reading("c1", CPU=used)])
+        book.add(now, {A: 2}, [reading("c1", CPU=used)])
         seen.append(book.usage().idle.get(A))
     # 111 - 110 s in 5 s are 10 % of 2 CPUs, whatever the hour before it was like.
     assert seen == [None, None, None, True, True, False, True]
@@ -100,43 +100,43 @@ def test_a_claim_is_idle_after_a_minute_of_next_to_nothing_and_not_after_one_bur
 def test_a_claim_that_works_is_not_idle_between_looks() -> None:
     book = UsageBook()
     for now in (0, 10, 20):
-        book.take(now, {A: 2}, [reading("c1", CPU=float(now))])
-    book.take(21, {A: 2}, [reading("c1", CPU=20.0)])
+        book.add(now, {A: 2}, [reading("c1", CPU=float(now))])
+    book.add(21, {A: 2}, [reading("c1", CPU=20.0)])
     assert book.usage().idle == {A: False}
 
 
 def test_a_claim_without_a_container_is_idle() -> None:
     book = UsageBook()
-    book.take(0, {A: 2}, [])
-    book.take(60, {A: 2}, [])
+    book.add(0, {A: 2}, [])
+    book.add(60, {A: 2}, [])
     assert book.usage().idle == {A: True}
 
 
 @pytest.mark.parametrize("again", [0, 60, 119])
 def test_a_claim_whose_cpu_time_was_not_read_is_not_called_idle(again: int) -> None:
     book = UsageBook()
-    book.take(0, {A: 2}, [reading("c1", CPU=5.0)])
-    book.take(60, {A: 2}, [reading("c1", MEMORY=1.0)])
+    book.add(0, {A: 2}, [reading("c1", CPU=5.0)])
+    book.add(60, {A: 2}, [reading("c1", MEMORY=1.0)])
     assert book.usage().idle == {}
-    book.take(60 + again, {A: 2}, [reading("c1", CPU=5.0)])
+    book.add(60 + again, {A: 2}, [reading("c1", CPU=5.0)])
     assert book.usage().idle == {}
 
 
 def test_claims_that_are_gone_are_forgotten_and_pods_after_a_while() -> None:
     book = UsageBook()
-    book.take(0, {A: 2, B: 1}, [reading("c1", CPU=7.0), reading("c2", ClaimShare(B, "q", 1), CPU=1.0)])
-    book.take(10, {A: 2}, [])
+    book.add(0, {A: 2, B: 1}, [reading("c1", CPU=7.0), reading("c2", ClaimShare(B, "q", 1), CPU=1.0)])
+    book.add(10, {A: 2}, [])
     assert total(book) == {("a", "p"): 7.0}
     assert not book._counters.get("c2")
     # kubelet waits up to 5 minutes before it starts a container again.
-    book.take(800, {A: 2}, [])
+    book.add(800, {A: 2}, [])
     assert total(book) == {("a", "p"): 7.0}
-    book.take(901, {A: 2}, [])
+    book.add(901, {A: 2}, [])
     assert total(book) == {}
 
 
 def test_a_container_that_is_read_once_an_hour_loses_nothing() -> None:
     book = UsageBook()
     for hour in range(3):
-        book.take(3600.0 * hour, {A: 2}, [reading("c1", CPU=100.0 + hour)])
+        book.add(3600.0 * hour, {A: 2}, [reading("c1", CPU=100.0 + hour)])
     assert total(book) == {("a", "p"): 102.0}

@@ -20,7 +20,7 @@ def test_a_prepare_waits_for_the_unprepare_that_is_on_its_way(tmp_path: Path) ->
     prepare(node, first)
 
     def later() -> None:
-        eventually(lambda: node._places._value < MAX_WAITING)
+        eventually(lambda: node._waiting_calls._value < MAX_WAITING)
         unprepare(node, first)
 
     thread = threading.Thread(target=later)
@@ -40,7 +40,7 @@ def test_only_so_many_calls_wait_that_the_unprepare_gets_through(tmp_path: Path)
             pool.submit(prepare, node, allocated_claim(f"w{number}", LAMPS, ["lamp-1"]))
             for number in range(MAX_WAITING)
         ]
-        eventually(lambda: node._places._value == 0)
+        eventually(lambda: node._waiting_calls._value == 0)
         # The clock stands still: one more that waited would wait for ever.
         assert isinstance(prepare(node, allocated_claim("b", LAMPS, ["lamp-1"]))["b"], Conflict)
         unprepare(node, held)
@@ -48,7 +48,7 @@ def test_only_so_many_calls_wait_that_the_unprepare_gets_through(tmp_path: Path)
         now[0] = CONFLICT_WAIT
         answers = [next(iter(call.result().values())) for call in calls]
     assert sum(isinstance(answer, tuple) for answer in answers) == 1
-    assert [node._places.acquire(blocking=False) for _ in range(MAX_WAITING)] == [True] * MAX_WAITING
+    assert [node._waiting_calls.acquire(blocking=False) for _ in range(MAX_WAITING)] == [True] * MAX_WAITING
 
 
 def test_a_prepare_waits_no_longer_than_its_call_may_take(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_prepare_waits_no_longer_than_its_call_may_take(tmp_path: Path) -> Non
     prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(prepare, node, allocated_claim("b", LAMPS, ["lamp-1"]))
-        eventually(lambda: node._places._value < MAX_WAITING)
+        eventually(lambda: node._waiting_calls._value < MAX_WAITING)
         now[0] = CONFLICT_WAIT - 0.1
         assert not call.done()
         now[0] = CONFLICT_WAIT

@@ -205,8 +205,7 @@ def test_two_claims_of_one_uid_in_a_call_are_refused_and_hold_nothing(tmp_path: 
     third = allocated_claim("c", LAMPS, ["lamp-2"])
     answers = node.prepare({reference(each): each for each in (one, other, third)})
     assert str(answers["same"]) == (
-        "claims default/a and default/b were asked for in one call with the same UID same, so neither is prepared; "
-        "recreate their pods"
+        "claims default/a and default/b have the same UID same in one call, so neither is prepared; recreate their pods"
     )
     assert [record.name for record in node.records()] == ["c"]
     assert isinstance(prepare(node, one)["a"], tuple)

@@ -288,7 +288,7 @@ class Waits(OtherInstances):
         self.waits: list[tuple[float, bool]] = []
         self.woken = self.seen = False
 
-    def there(self) -> bool:
+    def exist(self) -> bool:
         return self.seen
 
     def wake(self) -> None:

@@ -254,12 +254,12 @@ def test_a_port_that_is_taken_is_one_sentence_with_the_way_out() -> None:
 
 
 def test_a_host_that_has_no_address_is_named_with_the_resolvers_word() -> None:
-    with pytest.raises(DranodeError, match=r"the HTTP address \[::zz\]:8080: \w"):
+    with pytest.raises(DranodeError, match=r"the HTTP address \[::zz\]:8080 cannot be bound: \w"):
         bind_address("[::zz]:8080")
 
 
 def test_a_host_that_can_be_none_is_one_sentence() -> None:
-    with pytest.raises(DranodeError, match=r"the HTTP address 127\.0\.0\.\.1:8080: \w"):
+    with pytest.raises(DranodeError, match=r"the HTTP address 127\.0\.0\.\.1:8080 cannot be bound: \w"):
         bind_address("127.0.0..1:8080")
 
 
@@ -279,7 +279,7 @@ def test_addresses_that_are_taken(text: str, parsed: tuple[str, int]) -> None:
     "text", ["", "8080", "host", "host:", "host:x", "::1:8080", "h:65536", "h:-1", "h:1 ", "h:\u0661"]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--metrics-address is HOST:PORT"):
+    with pytest.raises(UsageError, match="--metrics-address must be HOST:PORT"):
         parse_address(text, "--metrics-address")
 
 

@@ -92,7 +92,7 @@ def test_notes_that_cannot_be_taken_back_are_reported(
     (tmp_path / "turns.db").unlink()
     (tmp_path / "turns.db").mkdir()
     old.disconnected()
-    assert "cannot be taken back" in caplog.text
+    assert "cannot be removed" in caplog.text
 
 
 def test_notes_of_one_that_died_are_not_waited_for(tmp_path: Path) -> None:

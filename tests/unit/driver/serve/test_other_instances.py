@@ -31,12 +31,12 @@ def come(tmp_path: Path) -> Iterator[Callable[[str], OtherInstances]]:
 
 def test_one_is_alone_until_another_comes_and_when_it_has_left(come: Callable[[str], OtherInstances]) -> None:
     old = come("old")
-    assert not old.there()
+    assert not old.exist()
     new = come("new")
-    assert old.there()
-    assert new.there()
+    assert old.exist()
+    assert new.exist()
     new.leave()
-    assert not old.there()
+    assert not old.exist()
 
 
 @pytest.mark.parametrize("then", ["comes", "leaves", "wakes"])
@@ -61,7 +61,7 @@ def test_what_one_that_died_left_is_removed(come: Callable[[str], OtherInstances
     old, died = come("old"), come("died")
     # As the kernel does with the locks of a process that dies.
     died._lock.release()
-    assert not old.there()
+    assert not old.exist()
     assert [path.name for path in (tmp_path / "instances").iterdir()] == ["old"]
     assert old.has_died("died")
 
@@ -80,7 +80,7 @@ def test_one_whose_file_is_removed_before_it_is_locked_shows_itself_all_the_same
     come: Callable[[str], OtherInstances], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, lock = come("old"), fcntl.flock
-    looks = iter([old.there])
+    looks = iter([old.exist])
 
     def lock_late(file: int, kind: int) -> None:
         if (look := next(looks, None)) is not None:
@@ -89,7 +89,7 @@ def test_one_whose_file_is_removed_before_it_is_locked_shows_itself_all_the_same
 
     monkeypatch.setattr("dranode.driver.process.locks.fcntl.flock", lock_late)
     come("new")
-    assert old.there()
+    assert old.exist()
 
 
 def test_none_is_taken_for_alone_where_others_are_not_seen(
@@ -98,7 +98,7 @@ def test_none_is_taken_for_alone_where_others_are_not_seen(
     old = come("old")
     (tmp_path / "instances" / "old").unlink()
     (tmp_path / "instances").rmdir()
-    assert old.there()
+    assert old.exist()
 
 
 def test_one_that_cannot_show_itself_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -106,7 +106,7 @@ def test_one_that_cannot_show_itself_goes_on(tmp_path: Path, caplog: pytest.LogC
     unseen = OtherInstances(tmp_path / "instances", "unseen")
     unseen.arrive()
     assert not unseen.watched
-    assert unseen.there()
+    assert unseen.exist()
     unseen.wait(0)
     unseen.leave()
     assert "this instance cannot show itself to others" in caplog.text
