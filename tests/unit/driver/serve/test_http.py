@@ -254,12 +254,12 @@ def test_a_port_that_is_taken_is_one_sentence_with_the_way_out() -> None:
 
 
 def test_a_host_that_has_no_address_is_named_with_the_resolvers_word() -> None:
-    with pytest.raises(DranodeError, match=r"the HTTP address \[::zz\]:8080 cannot be bound: \w"):
+    with pytest.raises(DranodeError, match=r"cannot listen on the HTTP address \[::zz\]:8080: \w"):
         bind_address("[::zz]:8080")
 
 
 def test_a_host_that_can_be_none_is_one_sentence() -> None:
-    with pytest.raises(DranodeError, match=r"the HTTP address 127\.0\.0\.\.1:8080 cannot be bound: \w"):
+    with pytest.raises(DranodeError, match=r"cannot listen on the HTTP address 127\.0\.0\.\.1:8080: \w"):
         bind_address("127.0.0..1:8080")
 
 
