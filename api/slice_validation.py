@@ -94,7 +94,7 @@ def taint_errors(taint: DeviceTaint, path: str) -> _Errors:
     if taint.time_added is not None and not _is_time(taint.time_added):
         yield FieldError(f"{path}.timeAdded", f'"{taint.time_added}" is not a time such as 2026-01-31T12:00:00Z')
     if taint.effect not in EFFECTS:
-        yield FieldError(f"{path}.effect", f'"{taint.effect}" is none of {", ".join(EFFECTS)}')
+        yield FieldError(f"{path}.effect", f'"{taint.effect}" is not one of {", ".join(EFFECTS)}')
 
 
 def selection_errors(driver: str | None, pool: str | None, device: str | None, path: str) -> _Errors:
@@ -195,7 +195,9 @@ def _requirement(requirement: NodeSelectorRequirement, path: str) -> _Errors:
         case "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt":
             pass
         case _:
-            yield FieldError(f"{path}.operator", f'"{operator}" is none of In, NotIn, Exists, DoesNotExist, Gt and Lt')
+            yield FieldError(
+                f"{path}.operator", f'"{operator}" is not one of In, NotIn, Exists, DoesNotExist, Gt and Lt'
+            )
     if not is_label_name(requirement.key):
         yield FieldError(f"{path}.key", f'"{requirement.key}" is not a label name')
     for index, value in enumerate(requirement.values):
@@ -355,7 +357,7 @@ def _conditions(device: Device, path: str) -> _Errors:
 
 def _node_resource(device: Device, name: str, resource: NodeAllocatableResource, path: str) -> _Errors:
     if re.fullmatch(_NODE_RESOURCE, name) is None:
-        yield FieldError(path, f'"{name}" is none of cpu, memory and hugepages-<size>')
+        yield FieldError(path, f'"{name}" is not one of cpu, memory and hugepages-<size>')
     if resource.mapping is None and resource.overhead is None:
         yield FieldError(path, "mapping or overhead is required")
     if resource.mapping is not None:
@@ -410,6 +412,6 @@ def _skipped(operations: Iterable[str], path: str) -> _Errors:
     yield from _twice(operations, path)
     for index, operation in enumerate(operations):
         if operation not in _SKIPPED:
-            yield FieldError(f"{path}[{index}]", f'"{operation}" is none of {", ".join(_SKIPPED)}')
+            yield FieldError(f"{path}[{index}]", f'"{operation}" is not one of {", ".join(_SKIPPED)}')
     if "NodePrepareResources" in operations and not {"NodeUnprepareResources", "*"} & {*operations}:
         yield FieldError(path, "NodePrepareResources can only be skipped with NodeUnprepareResources")

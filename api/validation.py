@@ -202,7 +202,7 @@ def _toleration(toleration: DeviceToleration, path: str) -> Iterator[FieldError]
         case operator:
             yield FieldError(f"{path}.operator", f'"{operator}" is neither Exists nor Equal')
     if toleration.effect not in _EFFECTS:
-        yield FieldError(f"{path}.effect", f'"{toleration.effect}" is none of None, NoSchedule and NoExecute')
+        yield FieldError(f"{path}.effect", f'"{toleration.effect}" is not one of None, NoSchedule and NoExecute')
 
 
 def _constraint(constraint: DeviceConstraint, names: frozenset[str], path: str) -> Iterator[FieldError]:

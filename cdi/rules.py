@@ -96,7 +96,7 @@ def _device_node(node: DeviceNode, path: str) -> Problems:
     if not node.path:
         yield CDIError("is empty", f"{path}.path")
     if node.type not in NODE_TYPES:
-        yield CDIError(f"{shown(node.type)} is none of b, c, u, p", f"{path}.type")
+        yield CDIError(f"{shown(node.type)} is not one of b, c, u, p", f"{path}.type")
     if node.permissions != NO_PERMISSIONS and node.permissions.strip("rwm"):
         yield CDIError(f'{shown(node.permissions)} is neither made of r, w and m nor "none"', f"{path}.permissions")
     for field, number, values in (
@@ -111,7 +111,7 @@ def _device_node(node: DeviceNode, path: str) -> Problems:
 
 def _hook(hook: Hook, path: str) -> Problems:
     if hook.hook_name not in HOOK_NAMES:
-        yield CDIError(f"{shown(hook.hook_name)} is none of {', '.join(HOOK_NAMES)}", f"{path}.hookName")
+        yield CDIError(f"{shown(hook.hook_name)} is not one of {', '.join(HOOK_NAMES)}", f"{path}.hookName")
     if not hook.path:
         yield CDIError("is empty", f"{path}.path")
     yield from _env(hook.env, path)

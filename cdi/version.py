@@ -127,7 +127,7 @@ def version_problem(spec: Spec) -> str | None:
     if declared in TOO_OLD:
         return f"{shown(spec.cdi_version)} is older than {EARLIEST}, the first that is accepted"
     if declared not in VERSIONS:
-        return f"{shown(spec.cdi_version)} is none of {', '.join(VERSIONS)}"
+        return f"{shown(spec.cdi_version)} is not one of {', '.join(VERSIONS)}"
     feature = _enforced(spec)
     if feature and VERSIONS.index(declared) < VERSIONS.index(feature.version):
         return f"{shown(spec.cdi_version)} is too low, because {feature.name} needs {feature.version}"

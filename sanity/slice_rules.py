@@ -208,7 +208,7 @@ def _taints(taints: Sequence[Mapping[str, Any]], path: str) -> _Problems:
         if not is_label_value(str(taint.get("value", ""))):
             yield f'{path}.taints[{index}].value: "{taint["value"]}" is not a label value'
         if taint.get("effect") not in _EFFECTS:
-            yield f'{path}.taints[{index}].effect: "{taint.get("effect", "")}" is none of {", ".join(_EFFECTS)}'
+            yield f'{path}.taints[{index}].effect: "{taint.get("effect", "")}" is not one of {", ".join(_EFFECTS)}'
 
 
 def _conditions(device: Mapping[str, Any], path: str) -> _Problems:

@@ -200,9 +200,9 @@ class ExecCredentials:
     def _interactive(self) -> bool:
         program = self._program
         if program.api_version not in _VERSIONS:
-            raise self._wrong(f'apiVersion "{program.api_version}" is none of {", ".join(_VERSIONS)}')
+            raise self._wrong(f'apiVersion "{program.api_version}" is not one of {", ".join(_VERSIONS)}')
         if program.interactive_mode not in _MODES:
-            raise self._wrong(f'interactiveMode "{program.interactive_mode}" is none of {", ".join(_MODES)}')
+            raise self._wrong(f'interactiveMode "{program.interactive_mode}" is not one of {", ".join(_MODES)}')
         terminal = sys.stdin is not None and sys.stdin.isatty()
         if program.interactive_mode == "Always" and not terminal:
             raise self._wrong("it has to ask at a terminal, but the standard input is not one")

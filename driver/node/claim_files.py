@@ -211,10 +211,10 @@ class ClaimFiles(msgspec.Struct, dict=True):
                 self._note(record.uid, before if self.specs.stamp(record.uid) == before else None)
             except DranodeError as error:
                 mended[record.uid] = Refused(str(error))
-            except Exception as error:  # noqa: BLE001 - the caller reports it, once and not at every look
+            except Exception as error:  # noqa: BLE001 - the caller reports it once
                 mended[record.uid] = Refused(
-                    f"the CDI spec of claim {record.ref} cannot be written again, because {self.plugin.driver} met "
-                    f"an error inside it: {in_words(error)}"
+                    f"the CDI spec of claim {record.ref} cannot be written again: internal error in "
+                    f"{self.plugin.driver}: {in_words(error)}"
                 )
         return mended
 

@@ -112,7 +112,7 @@ def taint_rule(source: SourceDocument) -> DeviceTaintRule:
     """
     rule = decode(DeviceTaintRule, source.document)
     if rule.spec.taint.effect not in EFFECTS:
-        raise DocumentError(f'"{rule.spec.taint.effect}" is none of {", ".join(EFFECTS)}', "spec.taint.effect")
+        raise DocumentError(f'"{rule.spec.taint.effect}" is not one of {", ".join(EFFECTS)}', "spec.taint.effect")
     selector = rule.spec.device_selector
     if selector is not None and (selector.device_class_name is not None or selector.selectors):
         raise DocumentError(

@@ -269,7 +269,7 @@ def _limit(resource: str, quantity: Quantity | None) -> int | None:
 
 def _choice(table: Mapping[str, bool], word: str, path: str) -> bool:
     if word not in table:
-        raise DocumentError(f'"{word}" is none of {", ".join(name for name in table if name)}', path)
+        raise DocumentError(f'"{word}" is not one of {", ".join(name for name in table if name)}', path)
     return table[word]
 
 

@@ -275,8 +275,8 @@ def test_what_is_written_in_the_file_goes_before_a_program(tmp_path: Path) -> No
             r"it printed no ExecCredential: status\.expirationTimestamp: .*timezone",
         ),
         (given({"token": "t", "expirationTimestamp": "tomorrow"}), {}, r"status\.expirationTimestamp"),
-        (given({"token": "t"}), {"apiVersion": "client.authentication.k8s.io/v1alpha1"}, "is none of"),
-        (given({"token": "t"}), {"interactiveMode": "Sometimes"}, 'interactiveMode "Sometimes" is none of'),
+        (given({"token": "t"}), {"apiVersion": "client.authentication.k8s.io/v1alpha1"}, "is not one of"),
+        (given({"token": "t"}), {"interactiveMode": "Sometimes"}, 'interactiveMode "Sometimes" is not one of'),
         (given({"token": "t"}), {"interactiveMode": "Always"}, "it has to ask at a terminal"),
         (
             given({"token": "t"}),

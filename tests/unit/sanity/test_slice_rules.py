@@ -73,7 +73,7 @@ def spec(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (device(allowMultipleAllocations=False), "needs allowMultipleAllocations"),
         (device(capacity={"c": {"value": "4", "requestPolicy": {"validRange": {"min": "5"}}}}), "requestPolicy"),
         (device(consumesCounters=[{"counterSet": "s", "counters": {"n": {"value": "1"}}}] * 3), "3 are more than 2"),
-        (device(taints=[{"key": "k", "effect": "Never"}]), "is none of None, NoSchedule"),
+        (device(taints=[{"key": "k", "effect": "Never"}]), "is not one of None, NoSchedule"),
         (device(taints=[{"key": "", "effect": "None"}]), "is not a label name"),
         (device(taints=[{"key": "k", "value": "a b", "effect": "None"}]), "is not a label value"),
         (device(taints=[{"key": "k", "effect": "None"}] * 17), "17 are more than 16"),

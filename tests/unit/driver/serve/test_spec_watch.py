@@ -276,7 +276,7 @@ def test_a_driver_that_fails_at_one_spec_is_reported_and_has_the_others_written_
     (sentence,) = (message for message in caplog.messages if "ZeroDivisionError" in message)
     assert sentence == (
         f"claim=default/b uid={claims[1].metadata.uid} driver={LAMPS}: the CDI spec of claim default/b cannot be "
-        f"written again, because {LAMPS} met an error inside it: ZeroDivisionError()"
+        f"written again: internal error in {LAMPS}: ZeroDivisionError()"
     )
     driver.broken = ""
     watch.check()

@@ -177,7 +177,7 @@ def changed(document: dict[str, Any], **fields: Any) -> dict[str, Any]:
         (changed(SLICE, devcies=[]), "spec.devcies: there is no such field"),
         (changed(SLICE, devices=[{"name": "d", "capacity": {"a": {}}}]), "spec.devices[0].capacity"),
         (changed(RULE, taint={"key": "a b", "effect": "NoSchedule"}), 'spec.taint.key: "a b" is not a label name'),
-        (changed(RULE, taint={"key": "a", "effect": "Never"}), 'spec.taint.effect: "Never" is none of'),
+        (changed(RULE, taint={"key": "a", "effect": "Never"}), 'spec.taint.effect: "Never" is not one of'),
         (changed(RULE, deviceSelector={"driver": "a_b"}), 'spec.deviceSelector.driver: "a_b" is not a DNS subdomain'),
     ],
 )

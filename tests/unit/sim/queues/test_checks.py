@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "an unknown queueing strategy": (
         [_queue({}, queueingStrategy="Random")],
         "spec.queueingStrategy",
-        '"Random" is none of BestEffortFIFO, StrictFIFO',
+        '"Random" is not one of BestEffortFIFO, StrictFIFO',
     ),
     "v1beta1's field in v1beta2": (
         [document("ClusterQueue", "bad", {"cohort": "c"})],
