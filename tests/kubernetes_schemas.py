@@ -50,5 +50,7 @@ def problems(document: dict[str, Any]) -> list[str]:
 
 
 def documents(path: Path) -> Iterator[dict[str, Any]]:
-    """The documents of a YAML file."""
-    yield from (document for document in yaml.safe_load_all(path.read_text()) if document is not None)
+    """Yield the documents of a YAML file."""
+    # libyaml is ten times as fast as PyYAML's own parser, and each test of the manifests reads them.
+    loaded = yaml.load_all(path.read_text(), yaml.CSafeLoader)
+    yield from (document for document in loaded if document is not None)

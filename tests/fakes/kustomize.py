@@ -40,7 +40,7 @@ def built(folder: Path) -> Iterator[dict[str, Any]]:
             for one in objects
             if (one["kind"], one["metadata"]["name"]) == (patch["target"]["kind"], patch["target"]["name"])
         ]
-        for operation in yaml.safe_load(patch["patch"]):
+        for operation in yaml.load(patch["patch"], yaml.CSafeLoader):
             assert operation["op"] == "add"
             *way, last = operation["path"].strip("/").split("/")
             place: Any = target

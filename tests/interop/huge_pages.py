@@ -18,10 +18,10 @@ _CGROUPS = Path("/sys/fs/cgroup")
 def hugetlb_controller() -> Iterator[None]:
     """Make the hugetlb controller available; with cgroup v1 its hierarchy is mounted if need be."""
     folder = _CGROUPS / "hugetlb"
-    if UNIFIED or folder.exists():
+    if UNIFIED or folder.is_mount():
         yield
         return
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     try:
         mounted = subprocess.run(["mount", "-t", "cgroup", "-o", "hugetlb", "hugetlb", folder], check=False)
         if mounted.returncode:

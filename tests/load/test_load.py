@@ -11,7 +11,7 @@ STEADY = Figures(descriptors=30, threads=12, files=100, resident=40_000)
 
 def test_a_few_seconds_of_load_have_no_error() -> None:
     # Memory is still growing into what it needs.
-    wrong = [sentence for sentence in run(claims=80, callers=8, seconds=4) if "looks were taken" not in sentence]
+    wrong = [sentence for sentence in run(claims=40, callers=8, seconds=2) if "looks were taken" not in sentence]
     assert wrong == []
 
 

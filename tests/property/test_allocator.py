@@ -192,7 +192,7 @@ def first_that_stands(published: list[dict[str, Any]], wants: list[dict[str, Any
     return rest([])
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(devices(), claims("c0"), claims("c1"))
 def test_it_finds_what_trying_everything_in_order_finds_first(
     published: list[dict[str, Any]], one: dict[str, Any], other: dict[str, Any]

@@ -237,7 +237,7 @@ def _places_spread_over(machine: Topology, cpus: CPUSet) -> tuple[int, int]:
 
 
 @given(held(), st.sampled_from(L3), st.sampled_from(Threads))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_a_spread_pick_is_on_as_many_cores_and_then_caches_as_any_choice_could_be(
     request: tuple[Topology, CPUSet, CPUSet, int], l3: L3, threads: Threads
 ) -> None:

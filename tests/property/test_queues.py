@@ -88,7 +88,7 @@ def _within_all_limits(setup: Setup, usage: Usage) -> None:
                     assert used == sum(beyond)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(cohorts())
 def test_a_run_ends_with_everyone_somewhere_and_within_all_limits(documents: list[dict[str, Any]]) -> None:
     setup = load(sources(documents))
@@ -104,7 +104,7 @@ def test_a_run_ends_with_everyone_somewhere_and_within_all_limits(documents: lis
             assert usage.at(node, of) == total
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(cohorts())
 def test_who_waits_without_flavors_left_could_not_be_admitted_now(documents: list[dict[str, Any]]) -> None:
     run = run_queues(load(sources(documents)), Anywhere())
@@ -120,7 +120,7 @@ def test_who_waits_without_flavors_left_could_not_be_admitted_now(documents: lis
             assert not fits or any("took the quota" in row.reason or "preempts the same" in row.reason for row in tried)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(cohorts(), st.integers(0, 6), st.integers(1, 12))
 def test_preemption_makes_room_with_none_to_spare(documents: list[dict[str, Any]], priority: int, wanted: int) -> None:
     run = run_queues(load(sources(documents)), Anywhere())
@@ -144,7 +144,7 @@ def test_preemption_makes_room_with_none_to_spare(documents: list[dict[str, Any]
         assert policy == "Any" or target.workload.priority <= priority
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(SMALL, SMALL, st.sampled_from([FlavorMode.NO_CANDIDATES, FlavorMode.PREEMPT, FlavorMode.RECLAIM])),

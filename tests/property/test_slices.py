@@ -89,7 +89,7 @@ def test_splitting_never_exceeds_a_limit_and_loses_no_good_device(inventory: Inv
 
 
 @given(DEVICES)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_sanitizing_is_done_once_and_names_whatever_it_takes(device: Device) -> None:
     kept, problems = sanitize(device)
     assert (kept == device) is (problems == ())
