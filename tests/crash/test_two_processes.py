@@ -33,7 +33,7 @@ PROGRAM: Final = Path(sys.executable).with_name("dranode")
 DRIVER: Final = "dra.cpu"
 SEED: Final = 20261120
 CLAIMS: Final = 16
-KILLS: Final = 6
+KILLS: Final = 4
 WORKERS: Final = 3
 # How many answers there are at least from one kill to the next.
 ANSWERS: Final = 20

@@ -42,7 +42,9 @@ def test_a_selector_is_answered_as_kubernetes_does(case: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("name", ["1.34", "1.36", "1.37"])
 def test_expressions_compile_cost_and_are_answered_as_in_the_release(name: str) -> None:
-    for case in RECORDED["cases"]:
+    # Most answers are the same in all releases: the others are asked for every fourth of these.
+    cases = [case for index, case in enumerate(RECORDED["cases"]) if name == "1.37" or name in case or index % 4 == 0]
+    for case in cases:
         if NUMBER_OF_MORE_THAN_64_BITS in case["expression"]:
             continue
         common = {key: value for key, value in case.items() if key != "expression" and not key.startswith("1.")}
