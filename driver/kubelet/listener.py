@@ -18,8 +18,7 @@ import grpc
 from dranode.api.errors import DranodeError, UsageError
 from dranode.driver.kubelet.health import MAX_STREAMS, HealthService
 from dranode.driver.kubelet.service import DRAService
-from dranode.driver.kubelet.sockets import Sockets, bind, remove_dead, unbind
-from dranode.driver.machine.presence import is_there
+from dranode.driver.kubelet.sockets import FileIdentity, Sockets, bind, identity, remove_dead, unbind
 from dranode.driver.process.locks import FileLock
 from dranode.driver.process.threads import DaemonPool, Fatal
 from dranode.proto import pluginregistration_v1_pb2 as api
@@ -112,7 +111,7 @@ class Listener:
         self._alone = FileLock(data / "active.lock")
         self._server: grpc.Server | None = None
         self._threads: DaemonPool | None = None
-        self._bound: list[Path] = []
+        self._bound: dict[Path, FileIdentity] = {}
         self._made: tuple[Path, ...] = ()
 
     def start(self) -> None:
@@ -153,8 +152,7 @@ class Listener:
         self.calls.add_to(self._server)
         self.health.add_to(self._server)
         for path in (self.sockets.dra, self.sockets.registration):
-            bind(self._server, path)
-            self._bound.append(path)
+            self._bound[path] = bind(self._server, path)
         self._server.start()
         remove_dead(self.sockets, self.driver)
         log.info("listening driver=%s dra=%s registration=%s", self.driver, *self._bound)
@@ -172,15 +170,18 @@ class Listener:
             self._threads.shutdown(wait=False)
             self._threads = None
         while self._bound:
-            unbind(self._bound.pop())
+            unbind(*self._bound.popitem())
 
     def removed(self) -> Path | None:
-        """Return a socket of this driver that no longer exists, so that kubelet cannot reach the driver; else None."""
-        for path in self._bound:
-            # A socket that cannot be checked may exist.
-            with contextlib.suppress(OSError):
-                if not is_there(path):
+        """Return a socket of this driver that was removed or replaced, so that kubelet cannot reach it; else None."""
+        for path, bound in tuple(self._bound.items()):
+            try:
+                if identity(path) != bound:
                     return path
+            except (FileNotFoundError, NotADirectoryError):
+                return path
+            except OSError:
+                continue  # a socket that cannot be checked may exist
         return None
 
     def undo(self) -> None:

@@ -14,7 +14,7 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import grpc
@@ -23,6 +23,10 @@ from dranode.api.errors import DranodeError, UsageError
 
 # sun_path holds 108 bytes with the NUL at the end (unix(7)).
 MAX_SOCKET_PATH: Final = 107
+
+
+# Device and inode; an inode is not used again while a server listens on its socket.
+FileIdentity: TypeAlias = tuple[int, int]
 
 
 class SocketError(DranodeError):
@@ -95,8 +99,8 @@ def remove_dead(sockets: Sockets, driver: str) -> None:
                     path.unlink()
 
 
-def bind(server: grpc.Server, path: Path) -> None:
-    """Have a server listen at a socket of mode 0600; a stale socket at the path is replaced.
+def bind(server: grpc.Server, path: Path) -> FileIdentity:
+    """Have a server listen at a socket of mode 0600, and return which file that is; a stale socket is replaced.
 
     Clients can connect at once. Their calls wait until the server is started.
 
@@ -118,6 +122,7 @@ def bind(server: grpc.Server, path: Path) -> None:
         server.add_insecure_port(uri(hidden))
         hidden.chmod(0o600)
         hidden.rename(path)
+        return identity(path)
     except FileNotFoundError as error:
         raise SocketError(f"the socket {path} cannot be bound; its folder must exist and be writable") from error
     except OSError as error:
@@ -153,7 +158,21 @@ def _is_dead(path: Path) -> bool:
         return False
 
 
-def unbind(path: Path) -> None:
-    """Remove a socket's file if possible; kubelet deregisters a driver whose registration socket is removed."""
+def identity(path: Path) -> FileIdentity:
+    """Return which file is at a path.
+
+    Raises:
+        OSError: there is none, or it cannot be accessed.
+    """
+    status = path.lstat()
+    return status.st_dev, status.st_ino
+
+
+def unbind(path: Path, bound: FileIdentity) -> None:
+    """Remove a socket's file if possible; kubelet deregisters a driver whose registration socket is removed.
+
+    The socket of another program that has taken the path since `bind` is left alone.
+    """
     with contextlib.suppress(OSError):
-        path.unlink()
+        if identity(path) == bound:
+            path.unlink()

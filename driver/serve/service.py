@@ -222,7 +222,10 @@ class DriverService:
     def _watch_health(self) -> None:
         while not self._stopping.wait(_HEALTH_SECONDS if self.node.impediment is None else _AGAIN_SECONDS):
             if (removed := self.listener.removed()) is not None:
-                self._fatal(f"the socket {removed} was removed, and kubelet needs it; the next start creates it again")
+                self._fatal(
+                    f"the socket {removed} was removed or replaced, and kubelet needs it; the next start creates it "
+                    "again"
+                )
                 return
             try:
                 self.node.check()

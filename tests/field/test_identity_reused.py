@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from dranode.cdi.directory import read_spec
+from dranode.driver.kubelet.listener import Listener
+from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.serve import service as service_module
+from dranode.driver.serve.service import DriverService
 from dranode.driver.serve.spec_watch import SpecWatch
 from dranode.gpu.plugin import GPUPlugin
-from tests.fakes.drivers import allocated_claim
+from tests.fakes.cluster import MemoryCluster
+from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.gpu_machines import hgx
 from tests.fakes.node import opened, prepare
+from tests.fakes.waiting import eventually
 
 
 def test_device_nodes_that_have_other_numbers_since_their_kernel_driver_was_loaded_again_are_in_the_claims_spec(
@@ -42,3 +53,36 @@ def test_device_nodes_that_have_other_numbers_since_their_kernel_driver_was_load
     assert majors()["/dev/nvidia-uvm"] == 512
     watch.stop()
     node.close()
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    # pytest's own folders can be too long for a socket's path.
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        (Path(name) / "plugins_registry").mkdir()
+        yield Path(name)
+
+
+@pytest.mark.parametrize("which", ["dra", "registration"])
+def test_a_driver_whose_socket_another_program_replaced_ends_and_leaves_the_other_socket(
+    root: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """A Go driver of the same name takes the path without asking who listens there."""
+    monkeypatch.setattr(service_module, "_HEALTH_SECONDS", 0.01)
+    ended: list[str] = []
+    sockets = socket_paths(root, Lamps.driver)
+    listener = Listener(Lamps.driver, "node", sockets, root / "plugins" / Lamps.driver, ended.append)
+    service = DriverService(Lamps(), MemoryCluster(), listener, cdi=root / "cdi")
+    service.start()
+    path: Path = getattr(sockets, which)
+    with socket.socket(socket.AF_UNIX) as successor:
+        try:
+            path.unlink()
+            successor.bind(str(path))
+            successor.listen()
+            eventually(lambda: ended)
+            assert f"{path} was removed or replaced" in ended[0]
+        finally:
+            service.stop()
+        with socket.socket(socket.AF_UNIX) as kubelet:
+            kubelet.connect(str(path))
