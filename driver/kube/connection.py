@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from dranode.cdi.regular_file import read_given
 from dranode.driver.kube.http1 import BrokenError, Channel, Head, Outgoing
 from dranode.driver.kube.proxy import ProxyError, environment_proxy
 from dranode.driver.kube.server import Credentials, Server, UnreachableError, UnusableCredentialsError, tls_context
@@ -48,7 +49,7 @@ def pod_server(account: Path) -> Server:
     token.headers()
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     try:
-        authority = (account / "ca.crt").read_bytes()
+        authority = read_given(account / "ca.crt")
         tls = tls_context(authority)
         proxy = environment_proxy(url, lambda: tls_context(authority, public=True))
     except ProxyError as error:
@@ -83,7 +84,7 @@ class _Token:
 
     def _read(self) -> str:
         try:
-            token = self._path.read_text().strip()
+            token = read_given(self._path).decode().strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise UnreachableError(f"the pod's token {self._path} cannot be read: {reason}") from error

@@ -152,8 +152,8 @@ class LedgerCopy:
         data = _encoded(line)
         try:
             # Opened for each line and never created: if somebody removes or replaces the file, that is noticed, and the
-            # copy is rewritten as a whole.
-            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            # copy is rewritten as a whole. A named pipe in its place does not block the commit.
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 written = os.write(handle, data)
                 if flush:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from dranode.api.errors import DranodeError
 from dranode.driver.kube.client import APIRequest, Client
-from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.connection import Connection, pod_server
 from dranode.driver.kube.server import Credentials
 from tests.fakes.apiserver import api_server
 
@@ -37,3 +38,16 @@ def test_a_token_that_no_header_can_carry_is_refused_and_never_shown(tmp_path: P
         with pytest.raises(DranodeError, match="not ASCII; check the token") as raised:
             client.send(APIRequest("GET", "/api/v1/nodes/node", "get nodes"), patient=False)
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["token", "ca.crt"])
+def test_a_named_pipe_among_a_pods_credentials_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+    (tmp_path / "token").write_text("of the pod")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DranodeError, match="it is a named pipe"):
+        pod_server(tmp_path)

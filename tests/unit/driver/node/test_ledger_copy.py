@@ -225,3 +225,10 @@ def test_a_copy_that_can_be_neither_read_nor_written_nor_removed_is_said(tmp_pat
 def test_a_copy_of_which_nothing_is_legible_has_no_commit_and_is_not_whole(tmp_path: Path, junk: bytes) -> None:
     (tmp_path / "copy").write_bytes(junk)
     assert read(tmp_path / "copy") == Copied(whole=False)
+
+
+def test_a_named_pipe_that_took_the_copys_place_blocks_no_commit(tmp_path: Path) -> None:
+    copy = written(tmp_path / "copy", A)
+    (tmp_path / "copy").unlink()
+    os.mkfifo(tmp_path / "copy")
+    assert not copy.append(8, (B,), ())
