@@ -57,6 +57,16 @@ def results_of(allocation: AllocationResult | None, driver: str) -> tuple[Device
     )
 
 
+def check_results(allocation: AllocationResult | None) -> None:
+    """Check the results of every driver, for callers to whom a device without a result is free.
+
+    Raises:
+        DocumentError: one of them does not decode; says where in the claim.
+    """
+    for index, entry in enumerate(allocation.devices.results if allocation is not None else ()):
+        _read(DeviceRequestAllocationResult, entry, f"{_PATH}.results[{index}]")
+
+
 def readable_results(allocation: AllocationResult | None) -> Iterator[DeviceRequestAllocationResult]:
     """The results of every driver, without those that do not decode; for callers that only show them."""
     for entry in allocation.devices.results if allocation is not None else ():

@@ -24,6 +24,7 @@ from dranode.api.resource import (
 from dranode.api.slice_validation import slice_errors
 from dranode.api.unknown_fields import unknown_fields
 from dranode.api.validation import FieldError, claim_errors, class_errors, template_errors
+from dranode.driver.claims.grant import check_results
 from dranode.sim.allocator.taint_rules import DeviceTaintRuleSpec, rule_errors, taint_rule
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pod_claims import PodGroup
@@ -75,6 +76,15 @@ def decoded(
                 raise DocumentError(f"{source.place}: {error}") from error
             values.append((source, value))
     return values
+
+
+def decoded_claims(sources: Iterable[SourceDocument]) -> list[tuple[SourceDocument, ResourceClaim]]:
+    """Decode the claims, with the results of every driver: a device whose result was not read would count as free.
+
+    Raises:
+        DocumentError: a claim or one of its results does not decode; says where.
+    """
+    return decoded(sources, ResourceClaim, check=lambda claim: check_results(claim.status.allocation))
 
 
 def by_key(documents: Iterable[tuple[SourceDocument, Namespaced]]) -> dict[ClaimKey, Namespaced]:

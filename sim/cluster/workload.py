@@ -37,7 +37,7 @@ from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.controllers import claims_named
 from dranode.sim.cluster.extended import extended_of, is_special, special_claims
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.cluster.manifests import by_key, check_manifests, decoded, key_of
+from dranode.sim.cluster.manifests import by_key, check_manifests, decoded, decoded_claims, key_of
 from dranode.sim.cluster.pod_claims import KnownClaims, MissingObject, PodClaims, PodGroup, claim_from, pod_claims
 from dranode.sim.scheduler.amounts import pod_amount_errors, with_defaults
 from dranode.sim.scheduler.documents import SchedulingPod
@@ -109,7 +109,7 @@ def read_workload(documents: Iterable[SourceDocument], features: Features) -> Wo
     """
     sources = tuple(documents)
     check_manifests(sources)
-    claims = by_key(decoded(sources, ResourceClaim))
+    claims = by_key(decoded_claims(sources))
     templates = by_key(decoded(sources, ResourceClaimTemplate))
     groups = by_key(decoded(sources, PodGroup))
     pods = {key: with_defaults(pod, {}) for key, pod in by_key(decoded(sources, SchedulingPod, "Pod")).items()}

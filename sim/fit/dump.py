@@ -21,7 +21,7 @@ from dranode.api.resource import (
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.cluster.manifests import by_key, check_manifests, decoded
+from dranode.sim.cluster.manifests import by_key, check_manifests, decoded, decoded_claims
 from dranode.sim.cluster.pod_claims import PodGroup
 from dranode.sim.scheduler.amounts import (
     PriorityClass,
@@ -128,7 +128,7 @@ def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> C
     return ClusterDump(
         tuple(_named_nodes(decoded(sources, SchedulingNode, "Node", check_node_amounts))),
         tuple(with_defaults(pod, priorities) for pod in pods.values() if not pod.finished),
-        by_key(decoded(sources, ResourceClaim)),
+        by_key(decoded_claims(sources)),
         by_key(decoded(sources, ResourceClaimTemplate)),
         tuple(slice_ for _, slice_ in decoded(sources, ResourceSlice)),
         tuple(device_class for _, device_class in decoded(sources, DeviceClass)),

@@ -12,6 +12,7 @@ from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
+from dranode.driver.claims.grant import check_results
 from dranode.driver.claims.uses import pods_among
 from dranode.show.picture.fleet import FleetClaim
 from dranode.show.picture.pictures import shares_of
@@ -155,7 +156,10 @@ def _decoded(
 ) -> Iterator[tuple[SourceDocument, T]]:
     for source in sources:
         try:
-            yield source, decode(into, source.document)
+            value = decode(into, source.document)
+            if isinstance(value, ResourceClaim):
+                check_results(value.status.allocation)
+            yield source, value
         except DocumentError as error:
             unread[source.place] = f"{source.place} cannot be read: {error}"
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated, Consumption, PoolID
@@ -58,3 +61,9 @@ def test_what_a_claim_consumes_counts_once_however_many_pods_share_it() -> None:
     pods = workload(claim("one", SHARE), pod("p", shared), pod("q", shared)).pods
     allocated = Allocated.of(each for one in pods for each in one.claims)
     assert allocated.pool(PoolID("dra.cpu", "n")).consumed == {Consumption("d", "dra.cpu/cpu", 4)}
+
+
+@pytest.mark.parametrize("damage", [{"device": 5}, {"consumedCapacity": "4"}, {"driver": None, "pool": []}], ids=str)
+def test_a_device_whose_result_cannot_be_read_is_not_taken_for_free(damage: dict[str, Any]) -> None:
+    with pytest.raises(DocumentError, match=r"document 2 \(ResourceClaim b\): status.allocation.devices.results\[1\]"):
+        workload(claim("a", SHARE), claim("b", SHARE, {**SHARE, **damage}))

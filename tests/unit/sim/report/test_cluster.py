@@ -70,8 +70,10 @@ def test_cpus_come_from_the_status_that_a_driver_writes() -> None:
 
 def test_a_document_that_does_not_decode_is_named_and_the_others_are_read() -> None:
     broken = {"kind": "ResourceClaim", "metadata": {"name": "broken"}, "status": {"allocation": 7}}
-    read = seen(broken, claim("whole", "gpu-0"))
+    half = {**broken, "metadata": {"name": "half"}, "status": {"allocation": {"devices": {"results": [{"device": 5}]}}}}
+    read = seen(broken, claim("whole", "gpu-0"), half)
     assert list(read.claims) == ["ns/whole"]
+    assert any("dump.yaml, document 3 (ResourceClaim half) cannot be read" in note for note in read.notes)
     assert any("dump.yaml, document 1 (ResourceClaim broken) cannot be read" in note for note in read.notes)
 
 
