@@ -202,9 +202,8 @@ def list_options(function: F) -> F:
     output = click.option(
         "-o",
         "--output",
-        type=click.Choice(["", "wide", "json", "yaml", "name"]),
-        default="",
-        metavar="wide|json|yaml|name",
+        type=click.Choice(["wide", "json", "yaml", "name"]),
+        callback=lambda _ctx, _parameter, value: value or "",
         help="Print more columns, a document, or only names.",
     )
     headers = click.option("--no-headers", is_flag=True, help="Do not print the table's header.")
