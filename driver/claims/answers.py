@@ -1,6 +1,7 @@
 """The answers to a Prepare or an Unprepare, and the effects of a decision, as values.
 
-A driver's `grant` raises errors (`dranode.api.errors`). The node turns them into these values, one for each claim.
+A driver's `grant` raises errors (`dranode.api.errors`). The node turns them into these values, because one call of
+kubelet has an answer for each of its claims, and one claim that fails must not fail the others.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Refused(msgspec.Struct, frozen=True):
     reason: str
 
     def __post_init__(self) -> None:
+        # kubelet shows it in an Event and in its log, where line breaks are hard to read.
         force_setattr(self, "reason", one_sentence(self.reason))
 
     def __str__(self) -> str:
@@ -140,11 +142,11 @@ NOT_ENFORCED: Final = "NotEnforced"
 
 
 class NotEnforced(msgspec.Struct, frozen=True):
-    """Why containers are not held to claims.
+    """Why containers are not restricted to the CPUs and memory of their claims.
 
     Attributes:
         message: the reason, in one sentence.
-        chosen: whether the driver's options say so; otherwise no claim is prepared meanwhile.
+        chosen: whether the driver's options say so; otherwise no claims are prepared until containers are pinned again.
     """
 
     message: str
@@ -159,7 +161,7 @@ BY_OPTION: Final = NotEnforced(
 
 
 def no_runtime(socket: str, seconds: float) -> NotEnforced:
-    """Return that no container runtime has connected at a socket for that many seconds."""
+    """Return the reason that no container runtime has connected at a socket for that many seconds."""
     return NotEnforced(
         f"claims are not enforced: no container runtime has been connected over NRI at {socket} for {seconds:.0f} s, "
         "so containers would run on CPUs of other claims; switch NRI on in the runtime (dranode doctor on the node "

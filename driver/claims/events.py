@@ -1,8 +1,8 @@
 """Decides which Kubernetes Events are sent, and how many. No I/O.
 
-An Event reports what a person has to act on or should know. It is about the pod and the claim that it concerns, or
-about the node if neither is known. The same Event is not sent again within ten minutes, and the number of different
-ones is limited.
+An Event reports something that a person has to act on or should know. It is attached to the pods and the claim that it
+concerns, or to the node if neither is known. The same Event is not sent again within ten minutes, and the number of
+different ones is limited, because each one is an object that the API server has to store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.status import DeviceState
 from dranode.driver.claims.uses import PodSandbox, pods_among
 
-# Limits of events.k8s.io/v1.
+# The API server rejects an Event whose `note` is longer (`NoteLengthLimit` in Kubernetes' validation of events).
 MAX_NOTE: Final = 1024
 
 # After this time, the same Event is sent again.
@@ -44,8 +44,8 @@ class Event(msgspec.Struct, frozen=True):
 
     Attributes:
         regarding: the object that it is about.
-        reason: one word, by which people filter.
-        action: what the driver was doing.
+        reason: one word; `kubectl events` and alerts filter by it.
+        action: what the driver was doing; the API server requires it.
         note: the message, one sentence.
     """
 
@@ -129,7 +129,7 @@ class ClaimRestored(msgspec.Struct, frozen=True):
 
 
 class EnforcementLost(msgspec.Struct, frozen=True):
-    """Containers are not held to any claim of a driver."""
+    """Containers are not restricted to what their claims of a driver have."""
 
     sentence: str
 
@@ -214,21 +214,21 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
 
 def _users(claim: ClaimRef, pods: tuple[ResourceClaimConsumerReference, ...]) -> list[Regarding]:
     # An Event needs a name and a namespace, which a recovered record may lack.
-    about = [_claim(claim)] if claim.name else []
-    return about + [Regarding("v1", "Pod", claim.namespace, pod.name, pod.uid) for pod in pods_among(pods)]
+    objects = [_claim(claim)] if claim.name else []
+    return objects + [Regarding("v1", "Pod", claim.namespace, pod.name, pod.uid) for pod in pods_among(pods)]
 
 
 def _places(pod: PodSandbox, claims: tuple[ClaimRef, ...]) -> list[Regarding]:
-    about = [Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)] if pod.name else []
-    return about + [_claim(claim) for claim in claims if claim.name]
+    objects = [Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)] if pod.name else []
+    return objects + [_claim(claim) for claim in claims if claim.name]
 
 
 def _claim(claim: ClaimRef) -> Regarding:
     return Regarding(API_VERSION, "ResourceClaim", claim.namespace, claim.name, claim.uid)
 
 
-def _events(about: list[Regarding], reason: str, action: str, note: str) -> tuple[Event, ...]:
-    return tuple(Event(regarding, reason, action, note[:MAX_NOTE]) for regarding in about)
+def _events(objects: list[Regarding], reason: str, action: str, note: str) -> tuple[Event, ...]:
+    return tuple(Event(regarding, reason, action, note[:MAX_NOTE]) for regarding in objects)
 
 
 class Allowance(msgspec.Struct, frozen=True):

@@ -26,8 +26,8 @@ from dranode.api.resource import (
 from dranode.cdi.spec import ContainerEdits
 from dranode.driver.claims.held import ClaimRef
 
-# Each result and each configuration belongs to one driver. Entries of other drivers are not validated: an entry stays
-# as it came (a plain document, or the value that the allocator made) until its own driver asks for it.
+# Each result and each configuration belongs to one driver. Entries of other drivers are not validated, because a driver
+# must not fail for what another one may read. An entry is a plain document, or a value that the allocator made.
 
 T = TypeVar("T")
 
@@ -44,10 +44,10 @@ def drivers_of(allocation: AllocationResult | None) -> frozenset[str]:
 
 
 def results_of(allocation: AllocationResult | None, driver: str) -> tuple[DeviceRequestAllocationResult, ...]:
-    """The results of one driver, in order.
+    """Return the results of one driver, in order.
 
     Raises:
-        DocumentError: one of them does not decode; says where in the claim.
+        DocumentError: a result cannot be decoded; the message has its path in the claim.
     """
     results = allocation.devices.results if allocation is not None else ()
     return tuple(
@@ -68,7 +68,7 @@ def check_results(allocation: AllocationResult | None) -> None:
 
 
 def readable_results(allocation: AllocationResult | None) -> Iterator[DeviceRequestAllocationResult]:
-    """The results of every driver, without those that do not decode; for callers that only show them."""
+    """Yield the results of every driver, without those that cannot be decoded; for callers that only show them."""
     for entry in allocation.devices.results if allocation is not None else ():
         try:
             yield _read(DeviceRequestAllocationResult, entry, "")
@@ -79,10 +79,10 @@ def readable_results(allocation: AllocationResult | None) -> Iterator[DeviceRequ
 def configs_of(
     entries: Sequence[Any], driver: str
 ) -> Iterator[tuple[int, DeviceAllocationConfiguration, OpaqueDeviceConfiguration]]:
-    """The configurations of one driver among those of `status.allocation.devices.config`, each after its index.
+    """Yield the configurations of one driver in `status.allocation.devices.config`, each with its index.
 
     Raises:
-        DocumentError: one of them does not decode; says where in the claim.
+        DocumentError: a configuration cannot be decoded; the message has its path in the claim.
     """
     for index, entry in enumerate(entries):
         if _driver(_field(entry, "opaque")) == driver:
@@ -92,12 +92,13 @@ def configs_of(
 
 
 def config_path(index: int) -> str:
-    """Return the place of a configuration in the claim's allocation."""
+    """Return the path of a configuration in the claim's allocation."""
     return f"{_PATH}.config[{index}]"
 
 
 def class_index(entries: Sequence[Any], index: int) -> int:
-    """Return which entry of its class a configuration is: one of as many before it as are for the same requests."""
+    """Return the index of a configuration in its DeviceClass."""
+    # kube-scheduler copies the entries of a class in their order, all for the same requests.
     requests = _field(entries[index], "requests")
     return sum(
         _field(entry, "source") == "FromClass" and _field(entry, "requests") == requests for entry in entries[:index]
@@ -105,6 +106,7 @@ def class_index(entries: Sequence[Any], index: int) -> int:
 
 
 def _driver(entry: Any) -> str:
+    # An entry that was not decoded may have any value here.
     driver = _field(entry, "driver")
     return driver if isinstance(driver, str) else ""
 
@@ -119,29 +121,28 @@ def _read(kind: type[T], entry: Any, path: str) -> T:
     try:
         return decode(kind, entry)
     except DocumentError as error:
-        where = f"{path}.{error.path}" if error.path else path
-        raise DocumentError(str(error).removeprefix(f"{error.path}: "), where) from error
+        full = f"{path}.{error.path}" if error.path else path
+        raise DocumentError(str(error).removeprefix(f"{error.path}: "), full) from error
 
 
-# Finds the configurations that apply to an allocation result (KEP-4381, KEP-4816).  A configuration applies to a
-# result if it names no request, the result's request (`<request>` or `<request>/<subrequest>`) or, for a result of a
-# prioritized list, the part before the slash. Class entries come first, in whatever order the allocation lists them,
-# then the claim's, each in list order; later ones override earlier ones. Those of other drivers are passed over
-# unread.  Kubernetes 1.34 to 1.36 list a claim's configuration once for each request that it names. Equal entries
-# count once: as later ones override earlier ones, the last of them is all that matters.
+# The configurations that apply to an allocation result (KEP-4381, KEP-4816). A configuration applies to a result if it
+# names no request, the result's request (`<request>` or `<request>/<subrequest>`) or, for a result of a prioritized
+# list, the part before the slash. The entries of classes come first, then the claim's, each in the order of the
+# allocation; later ones override earlier ones. Kubernetes 1.34 to 1.36 list a claim's configuration once for each
+# request that it names. Of equal entries only the last counts, because it overrides the others.
 
 _NOT_KNOWN: Final = DeviceClaim()
 
 
 class Config(msgspec.Struct, frozen=True):
-    """One opaque configuration of this driver, with the place where it stands.
+    """One opaque configuration of this driver, with its path.
 
     Attributes:
         source: `FromClass` or `FromClaim`.
-        parameters: a plain document as it came, or what `Plugin.parse_config` made of it.
-        path: where its author wrote it, for messages: `spec.devices.config[0].opaque.parameters`, or of a class
-            `DeviceClass fast: spec.config[0].opaque.parameters`; its place in the allocation where that is not known.
-        repeated: whether an equal entry follows, so that this one does not count.
+        parameters: a plain document, or what `Plugin.parse_config` returned for it.
+        path: where its author wrote it, for messages: `spec.devices.config[0].opaque.parameters`, or for a class
+            `DeviceClass fast: spec.config[0].opaque.parameters`; its path in the allocation if that is not known.
+        repeated: whether an equal entry follows, so that this one is ignored.
     """
 
     source: Literal["FromClass", "FromClaim"]
@@ -151,28 +152,32 @@ class Config(msgspec.Struct, frozen=True):
 
 
 def main_request(request: str) -> str:
-    """The name that kubelet knows: `<request>` of `<request>/<subrequest>`."""
+    """Return the name that kubelet and containers use: `<request>` of `<request>/<subrequest>`."""
     return request.partition("/")[0]
 
 
 def applies(requests: tuple[str, ...], request: str) -> bool:
-    """Return whether a list of request names covers `request` (`<request>` or `<request>/<subrequest>`)."""
+    """Return whether a configuration for these requests applies to `request` (`<request>[/<subrequest>]`)."""
     return not requests or request in requests or main_request(request) in requests
 
 
 def configs_for(
     result: DeviceRequestAllocationResult, configs: Sequence[Any], written: DeviceClaim = _NOT_KNOWN
 ) -> tuple[Config, ...]:
-    """The configurations of the result's driver that apply to it, in order, parameters unread.
+    """Return the configurations of the result's driver that apply to it, in order; their parameters are not read.
 
     `configs` is `status.allocation.devices.config`, `written` is `spec.devices`.
 
     Raises:
-        DocumentError: a configuration of the result's driver does not decode.
+        DocumentError: a configuration of the result's driver cannot be decoded.
     """
-    applying = [each for each in configs_of(configs, result.driver) if applies(each[1].requests, result.request)]
+    applying = [
+        (index, entry, opaque)
+        for index, entry, opaque in configs_of(configs, result.driver)
+        if applies(entry.requests, result.request)
+    ]
     entries = [entry for _, entry, _ in applying]
-    found = (
+    in_allocation = (
         Config(
             source=entry.source,
             parameters=opaque.parameters,
@@ -181,7 +186,8 @@ def configs_for(
         )
         for number, (index, entry, opaque) in enumerate(applying)
     )
-    return tuple(sorted(found, key=lambda config: config.source != "FromClass"))
+    # The sort is stable, so entries of one source stay in the order of the allocation.
+    return tuple(sorted(in_allocation, key=lambda config: config.source != "FromClass"))
 
 
 def _path(index: int, entry: DeviceAllocationConfiguration, configs: Sequence[Any], written: DeviceClaim) -> str:
@@ -191,8 +197,8 @@ def _path(index: int, entry: DeviceAllocationConfiguration, configs: Sequence[An
     requests for that class (dynamic-resource-allocation, structured allocator).
     """
     if entry.source == "FromClaim":
-        same = (number for number, each in enumerate(written.config) if _is_copied(each, entry))
-        number = next(same, None)
+        copied = (number for number, config in enumerate(written.config) if _is_copied(config, entry))
+        number = next(copied, None)
         return f"spec.devices.config[{number}]" if number is not None else config_path(index)
     classes = {_class_of(name, written.requests) for name in entry.requests} - {""}
     if len(classes) != 1:
@@ -216,14 +222,14 @@ def _class_of(name: str, requests: tuple[DeviceRequest, ...]) -> str:
 
 
 class AllocatedResult(msgspec.Struct, frozen=True):
-    """One allocation result of this driver with the configurations that apply to it; later override earlier ones."""
+    """An allocation result of this driver with the configurations for it; later ones override earlier ones."""
 
     result: DeviceRequestAllocationResult
     configs: tuple[Config, ...] = ()
 
 
 class AllocatedClaim(msgspec.Struct, frozen=True):
-    """A claim as far as it concerns this driver: who it is and what was allocated, in the order of the allocation."""
+    """The part of a claim that is this driver's: its identity and its results, in the order of the allocation."""
 
     ref: ClaimRef
     results: tuple[AllocatedResult, ...]
@@ -238,15 +244,15 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         device: the result's device.
         share_id: the result's share, for a device that is allocated several times.
         admin: admin access: the device may be held by others, and this grant holds nothing.
-        edits: what a container that names this request gets, beyond the claim's own edits.
-        attributes: device metadata for the workload (KEP-5304), beside the attributes that are published.
-        state: plug-in state that `configure` and `restore` need; plain JSON.
-        cpus: the CPUs on which containers run that name this request alone, perhaps none, where the claim's
-            requests are distinguished by `edits`; None where every container with the claim runs on all of it.
-        held: the CPUs of this request that no other claim gets, where `cpus` is not None. Both are cpu-lists in JSON.
-        with_pool: whether containers with this grant run on the shared pool besides, whatever that is at the moment.
+        edits: what a container that names this request gets, in addition to the claim's own edits.
+        attributes: device metadata for the workload (KEP-5304), in addition to the published attributes.
+        state: what `configure` and `restore` need; plain JSON.
+        cpus: the CPUs of containers that name only this request, perhaps none, if the `edits` of the claim's requests
+            differ; None if every container with the claim runs on all of its CPUs.
+        held: the CPUs of this request that no other claim gets, if `cpus` is not None. Both are cpu-lists in JSON.
+        with_pool: whether containers with this grant also run on the shared pool, which changes over time.
         amount: how much the claim holds of a device that several claims share, in the driver's own unit; `Held.amount`
-            adds it up by `Plugin.sources`. 0 where the driver counts nothing.
+            adds it up by `Plugin.sources`. 0 if the driver does not count amounts.
     """
 
     request: str
@@ -264,7 +270,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "attributes", attributes_of(self.attributes, self.device))
-        # As in a record: what is left out is a default by its identity.
+        # As in `Record`: msgspec omits a field only if it is the default object itself.
         if not self.held:
             force_setattr(self, "held", NO_CPUS)
 
@@ -278,7 +284,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         state: Any = None,
         amount: int = 0,
     ) -> Self:
-        """The grant of a result, with what is particular to it."""
+        """Return the grant of a result."""
         return cls(
             request=result.request,
             pool=result.pool,
@@ -297,7 +303,7 @@ class ClaimGrant(msgspec.Struct, frozen=True):
 
     Attributes:
         grants: one for each result, in the order of the results.
-        edits: what every container with the claim gets, whichever request it names.
+        edits: what every container with the claim gets, independent of the request that it names.
         cpus: the CPUs on which the claim's containers run (CPU drivers only).
         held: the CPUs that no other claim gets; a superset of `cpus`.
     """

@@ -22,13 +22,13 @@ class Disturbance(msgspec.Struct, frozen=True):
 
     Attributes:
         claim: the claim.
-        cpus: the CPUs that are to be quiet.
-        interrupts: how often devices interrupted them, by number and name of the interrupt: `36 virtio1-req.0`; without
-            those that did not. None if the kernel does not say, or did not when the claim began.
-        kernel: the same for what the kernel itself interrupts with, such as its timer: `LOC Local timer interrupts`.
-        busy: how many seconds tasks ran on them, the claim's own and others; None if the kernel does not say.
-        processes: the threads of others that ran there last, by names and processes, the busiest first; a driver
-            leaves it empty, and the commands that read processes fill it in.
+        cpus: the CPUs that should not be disturbed.
+        interrupts: how often devices interrupted them, by number and name of the interrupt: `36 virtio1-req.0`; only
+            interrupts that occurred. None if the kernel does not count them, or did not when the claim began.
+        kernel: the same for the kernel's own interrupts, such as its timer: `LOC Local timer interrupts`.
+        busy: how many seconds tasks ran on them, the claim's own and others; None if the kernel does not count that.
+        processes: the threads of other programs that ran there last, with their names and processes, the busiest first.
+            A driver leaves it empty; commands that read processes fill it in.
     """
 
     claim: ClaimRef
@@ -45,11 +45,11 @@ class Disturbance(msgspec.Struct, frozen=True):
 
 
 class Configures(ABC):
-    """A driver that brings hardware into a state for a claim; the ledger keeps how far that has come.
+    """A driver that configures hardware for a claim; the ledger records whether that is complete.
 
-    The claim is on record as started before `configure` is called, and until `restore` has returned. So whenever
-    hardware may be configured, a claim on record says so, and a driver that died in between goes on where it was.
-    Both write through the `Root` that the driver was made for, which refuses on a captured or made-up machine.
+    The claim is on record as started before `configure` is called and until `restore` has returned. So hardware is
+    never configured without a record that says so, and after a crash the driver can continue. Both methods write
+    through the `Root` of the driver, which rejects writes if the machine is captured or simulated.
     """
 
     @abstractmethod
@@ -67,9 +67,9 @@ class Configures(ABC):
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
         """Bring the hardware into the state that the grants need.
 
-        Called in Prepare, after the claim has gone on record and before its CDI spec is written. No container of the
-        claim runs yet. It can be called again from the beginning, because a call may be cut off at any point: set the
-        hardware to a value, and do not change it by an amount.
+        Called in Prepare, after the claim was recorded and before its CDI spec is written. No container of the claim
+        runs yet. A call may be interrupted at any point and is then repeated from the beginning, so set the hardware to
+        a value instead of changing it by an amount.
 
         Example:
             for grant in grants:
@@ -83,9 +83,9 @@ class Configures(ABC):
     def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
         """Undo `configure`.
 
-        Called in Unprepare, when kubelet has stopped the claim's containers and before its CDI spec is removed. Only
-        then may others get the devices. It succeeds when the hardware is gone or was never configured, because a claim
-        that cannot be unprepared keeps its pod from ending.
+        Called in Unprepare, after kubelet has stopped the claim's containers and before its CDI spec is removed. Other
+        claims get the devices only afterwards. It must succeed if the hardware is gone or was never configured, because
+        a pod whose claim cannot be unprepared never terminates.
 
         Example:
             for grant in grants:
@@ -102,29 +102,29 @@ class Notes(Protocol):
 
     @property
     def lost(self) -> str:
-        """Return why `read` may lack what was written last; empty if it does not, and after the next writing."""
+        """Return why `read` may not have the last written notes; empty if it has, and after the next `write`."""
 
     def read(self) -> Any:
-        """Return what was written last, as plain JSON; None if nothing was, or if it is damaged."""
+        """Return the last written notes, as plain JSON; None if there are none, or if they are damaged."""
 
     def write(self, notes: Any) -> None:
-        """Put plain JSON on record in place of what was there; it is durable on return. None forgets it.
+        """Replace the notes with plain JSON; they are durable on return. None deletes them.
 
         Raises:
-            LedgerError: it cannot be written.
+            LedgerError: they cannot be written.
         """
 
 
-# Holds the lock on decisions, and gives the claims for which settings are to be made, and the driver's notes.
+# Holds the lock on decisions, and returns the claims whose settings count and the driver's notes.
 LockedTuning = Callable[[], "AbstractContextManager[tuple[Collection[Record], Notes]]"]
 
 
 class Tunes(ABC):
-    """A driver that changes settings of the machine in which all its claims have a say.
+    """A driver that changes settings of the machine which depend on all its claims.
 
-    `Configures` is for hardware that one claim has for itself. A setting has one value for all claims, so it is decided
-    from all of them and from its value before the first, which the driver notes before it changes anything. Then
-    claims may come and go in any order. It writes through the `Root` that the driver was made for.
+    `Configures` is for hardware that belongs to one claim. A setting has one value for all claims, so it is decided
+    from all of them and from its value before the first one, which the driver notes before it changes anything. So
+    claims may start and end in any order. It writes through the `Root` of the driver.
     """
 
     @abstractmethod
@@ -139,16 +139,16 @@ class Tunes(ABC):
 
     @abstractmethod
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
-        """Bring the machine's settings into the state that these claims need together.
+        """Change the machine's settings to what these claims need together.
 
-        Called in Prepare with one claim more and in Unprepare with one less, while the claim is on record as started.
-        Also when a container with such a claim starts (where NRI is on), and every ten seconds while there are claims
-        or notes, because other programs may have changed the settings since. Without claims, every setting goes back
-        to its value before the first claim.
+        Called in Prepare with one more claim and in Unprepare with one less, while the claim is on record as started.
+        Also called when a container with such a claim starts (if NRI is on), and every ten seconds while there are
+        claims or notes, because other programs may have changed the settings. Without claims, every setting gets the
+        value again that it had before the first claim.
 
-        It may be called in any state of the machine, because a call can be cut off at any point and is then repeated,
-        perhaps by another version. So note the original value first, then write. `Notes.lost` says whether notes are
-        lost; note that too, because `unrestorable` has to report it.
+        A call can be interrupted at any point and is then repeated, perhaps by another version, so the machine may be
+        in any state. Therefore note the original value before you write. `Notes.lost` says whether notes were lost;
+        note that too, because `unrestorable` has to report it.
 
         Example:
             before = notes.read() or {"speed": self.speed()}
@@ -169,11 +169,11 @@ class Tunes(ABC):
     """Whether `notify` has something to do after the last `tune`."""
 
     def notify(self, locked: LockedTuning) -> bool:  # noqa: ARG002 - subclasses use it
-        """Have other processes of the node heed the claims, and return whether `tune` is to be called again.
+        """Tell other processes of the node about the claims, and return whether `tune` must be called again.
 
-        Called after `tune`, by one thread at a time and without the lock on decisions, because another process may take
-        its time and kubelet does not wait for it. What has to be read or noted is done in `locked`, which holds that
-        lock: as short as can be.
+        Called after `tune`, by one thread at a time. The lock on decisions is not held, because another process may
+        answer slowly and kubelet must not wait for that. Read and write notes in `locked`, which holds the lock, and
+        leave it as soon as possible.
 
         Example:
             with locked() as (claims, notes):
@@ -187,7 +187,7 @@ class Tunes(ABC):
         return False
 
     def disturbances(self, claims: Collection[Record], notes: Any) -> Iterable[Disturbance]:  # noqa: ARG002 - subclasses use it
-        """Return what has disturbed the CPUs of these claims since they began, as far as it is known.
+        """Return what is known to have disturbed the CPUs of these claims since they began.
 
         Called for metrics and by commands, perhaps in another process and with other options. It changes nothing.
 
@@ -206,10 +206,10 @@ class Tunes(ABC):
         return False
 
     def unrestorable(self, notes: Any) -> str:  # noqa: ARG002 - subclasses use it
-        """Return why settings that claims have changed cannot be put back, in one sentence; empty if all can.
+        """Return why settings that claims have changed cannot be restored, in one sentence; empty if all can.
 
-        Called by commands, perhaps in another process and with other options. Nobody else knows: after a lost note the
-        original value of a setting is found nowhere.
+        Called by commands, perhaps in another process and with other options. Only the driver can say it, because
+        after a note is lost, the original value of a setting is stored nowhere.
 
         Args:
             notes: what `tune` noted, as plain JSON.
@@ -218,11 +218,11 @@ class Tunes(ABC):
 
 
 class Recovers(ABC):
-    """A driver whose CDI specs have a form that is given, and say what claims were given.
+    """A driver whose CDI specs have a prescribed form from which one can read what claims were given.
 
-    Used where the record is lost: a damaged row, a corrupt ledger, another driver whose place this one takes. For any
-    other driver the framework keeps a copy of the record in every spec and reads that. It does the same where a claim
-    has no edits or several requests.
+    Used if there is no record: a row is damaged, the ledger is corrupt, or this driver replaces another one. For all
+    other drivers the framework writes a copy of the record into every spec and reads that. It also does so for claims
+    without edits or with several requests.
     """
 
     @abstractmethod
@@ -230,9 +230,8 @@ class Recovers(ABC):
         """Return what claim `uid` was given, by a CDI spec on the node; None if the spec is not this driver's.
 
         Called when the ledger is opened, for each spec without a record. Until the next Prepare, the answer is all that
-        is known of the claim: what it says is held, and anything else may be given to others. `grants` may be empty if
-        the spec says `cpus`. Besides the claim's edits, a spec mounts device metadata (KEP-5304), which is none of
-        them.
+        is known about the claim: what it says is held, and anything else may be given to others. `grants` may be empty
+        if the spec says `cpus`. A spec also mounts device metadata (KEP-5304); that is not part of the claim's edits.
 
         Example:
             env = spec.devices[0].container_edits.env
@@ -252,16 +251,16 @@ class Recovers(ABC):
         return plain_grants(claim)
 
     def foreign(self, device: str) -> str:  # noqa: ARG002 - subclasses use it
-        """Return who hands out devices under this driver's name if its claims cannot be taken over; else empty.
+        """Return which other driver publishes this device under the same name, if its claims cannot be taken over.
 
-        Called at a start, for the devices of claims that have a CDI spec on the node and no complete record. People
-        read the answer as the reason why the claim is not taken over.
+        Called at a start, for the devices of claims that have a CDI spec on the node and no complete record. The answer
+        appears in the message that says why the claim is not taken over.
         """
         return ""
 
 
 def plain_grants(claim: AllocatedClaim) -> tuple[Grant, ...]:
-    """A grant for each result, with nothing particular to it."""
+    """Return a grant for each result, without edits or state."""
     return tuple(Grant.of(result.result) for result in claim.results)
 
 
@@ -277,18 +276,17 @@ def was_configured(plugin: Plugin, record: Record) -> bool:
 
 
 def was_tuned(plugin: Tunes, record: Record) -> bool:
-    """Return whether a claim on record has a say in the machine's settings."""
+    """Return whether the machine's settings depend on a claim on record."""
     return plugin.tunes(record.grants) if record.grants else plugin.tuned(record)
 
 
-# Decides which claims have a say in the machine's settings (`Tunes`) at which moment.  A claim is STARTED on record
-# from before its settings are made until they are, and from before they are undone until it is forgotten. So all
-# claims count when one more is prepared, and those that are COMPLETED at any other time: a claim whose Prepare was
-# cut off gets its settings when kubelet repeats it.
+# Which claims count for the machine's settings (`Tunes`). A claim is STARTED on record while its settings are being
+# made or undone. So all claims count while one is being prepared, and otherwise only those that are COMPLETED: a claim
+# whose Prepare was interrupted gets its settings when kubelet repeats it.
 
 
 def tuning_claims(plugin: Tunes, records: Iterable[Record], *, preparing: bool) -> tuple[Record, ...]:
-    """Return the claims for which settings are to be made.
+    """Return the claims whose settings count.
 
     Args:
         plugin: the driver.
@@ -307,9 +305,9 @@ class HardwareProblem(msgspec.Struct, frozen=True):
 
     Attributes:
         code: a stable name for it, in lower case with dashes.
-        what: what is wrong, with value and place, in one sentence without a full stop.
-        fix: what to do, in one sentence without a full stop.
-        stops: whether claims fail by it; else it is a warning.
+        what: what is wrong, with the value and where it was found, in one sentence without a period.
+        fix: what to do, in one sentence without a period.
+        stops: whether claims fail because of it; otherwise it is a warning.
     """
 
     code: str
@@ -322,9 +320,9 @@ class HardwareReadings(msgspec.Struct, frozen=True):
     """A table of current values of the hardware, as `dranode topology` shows it.
 
     Attributes:
-        title: what it is about, in a few words.
-        rows: each with the same names, in the order of the columns; None is what could not be read.
-        remarks: a sentence for each thing that the table does not say.
+        title: a few words.
+        rows: all with the same keys, in the order of the columns; a value is None if it could not be read.
+        remarks: sentences that explain what the table does not say.
     """
 
     title: str
@@ -336,12 +334,12 @@ class Box(msgspec.Struct, frozen=True):
     """CPUs that belong together: a package or a NUMA node around caches, a cache around cores.
 
     Attributes:
-        title: for people: `package 0`, `part of NUMA 1`, `L3`; empty for CPUs that belong to nothing.
+        title: what people read: `package 0`, `part of NUMA 1`, `L3`; empty for CPUs that belong to no such group.
         cpus: the CPUs in it.
-        framed: whether it is drawn as a frame around what is in it; else as rows of cores.
-        numa: the NUMA node that it is, or is a part of; None if it is none.
-        boxes: what is in it, in order.
-        cores: where no box is in it, its physical cores: of each core the threads that are in the box.
+        framed: whether it is drawn as a frame around its content; otherwise as rows of cores.
+        numa: its NUMA node, if it is one or a part of one; else None.
+        boxes: the boxes in it, in order.
+        cores: its physical cores if there are no boxes in it: for each core, the threads that are in this box.
     """
 
     title: str
@@ -353,13 +351,13 @@ class Box(msgspec.Struct, frozen=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """A node's CPUs, from the outermost boxes in.
+    """A node's CPUs as nested boxes.
 
     Attributes:
-        title: how many of what, in one line.
-        boxes: the outermost ones.
-        facts: what is odd, each in a few words: `offline 6-7`.
-        isolated: CPUs kept from the kernel's load balancing.
+        title: the numbers of CPUs and boxes, in one line.
+        boxes: the outermost boxes.
+        facts: what is unusual, each in a few words: `offline 6-7`.
+        isolated: CPUs that the kernel's load balancing leaves out.
         warnings: one sentence each.
     """
 
@@ -371,7 +369,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def cpus(self) -> CPUSet:
-        """All CPUs of the picture."""
+        """Return all CPUs in the boxes."""
         return CPUSet.union(box.cpus for box in self.boxes)
 
 
@@ -379,15 +377,15 @@ class Reports(ABC):  # noqa: B024 - each method has a default
     """A driver that tells people more about the node than its devices.
 
     Commands call these methods, `serve` never does. They are called after `discover`, with its answer, in a process
-    that may run as another user and beside the serving driver, perhaps on a captured or made-up machine. So they only
-    read, through the `Root` that the driver was made for.
+    that may run as another user and at the same time as the driver, perhaps on a captured or simulated machine. So they
+    only read, through the `Root` of the driver.
     """
 
     def problems(self, inventory: Inventory) -> Iterable[HardwareProblem]:  # noqa: ARG002 - subclasses use it
-        """Return what keeps claims from being prepared, or from working well, on this node.
+        """Return the problems of this node because of which claims fail or do not work well.
 
-        Called by `dranode doctor`. What keeps `discover` from reading the hardware, and `Inventory.warnings`, are
-        reported already. Give a problem the same `code` on every node, because alerts and scripts compare it.
+        Called by `dranode doctor`, which reports errors of `discover` and `Inventory.warnings` itself. Give a problem
+        the same `code` on every node, because alerts and scripts compare it.
 
         Example:
             return [HardwareProblem("fans-dusty", "fan-0 turns at 200 of 800 rounds a minute", "clean it")]
@@ -397,8 +395,8 @@ class Reports(ABC):  # noqa: B024 - each method has a default
     def readings(self, inventory: Inventory) -> Iterable[HardwareReadings]:  # noqa: ARG002 - subclasses use it
         """Return current values of the hardware as tables.
 
-        Called by `dranode topology`. Nothing of it is published, so values may change from one call to the next. A
-        value that cannot be read is None and never 0, because people take 0 for a measured value.
+        Called by `dranode topology`. These values are not published, so they may differ in every call. A value that
+        cannot be read is None and never 0, because people take 0 for a measured value.
 
         Example:
             return [HardwareReadings("Fans", ({"fan": "fan-0", "speed": 800}, {"fan": "fan-1", "speed": None}))]
@@ -406,10 +404,10 @@ class Reports(ABC):  # noqa: B024 - each method has a default
         return ()
 
     def layout(self, inventory: Inventory) -> Layout | None:  # noqa: ARG002 - subclasses use it
-        """Return the boxes in which the node's CPUs lie; None if the driver's devices are no CPUs.
+        """Return the node's CPUs in boxes; None if the driver's devices are not CPUs.
 
-        Called where a picture of the node is drawn. Devices that are no CPUs need nothing: their attribute `numaNode`,
-        in any domain, puts them into their box.
+        Called by commands that draw the node. Other devices are drawn in the box of the NUMA node that their attribute
+        `numaNode` names, in any domain.
 
         Example:
             return Layout("4 CPUs", (Box("package 0", CPUSet.parse("0-3"), framed=True, numa=0),))

@@ -116,14 +116,15 @@ def device_metadata(driver: str, folder: str, record: Record, inventory: Invento
 
 
 def _mount(driver: str, folder: str, record: Record, request: str) -> Mount:
-    where = (
+    # The name of a claim from a template is generated, so a workload only knows the name in its pod's spec.
+    claim_folder = (
         f"resourceclaimtemplates/{_part(record.pod_claim_name)}"
         if record.pod_claim_name
         else f"resourceclaims/{_part(record.name)}"
     )
     return Mount(
         host_path=f"{folder}/{metadata_file(record.uid, request)}",
-        container_path=f"{CONTAINER_FOLDER}/{where}/{request}/{driver}-metadata.json",
+        container_path=f"{CONTAINER_FOLDER}/{claim_folder}/{request}/{driver}-metadata.json",
         options=("ro", "bind"),
     )
 
@@ -152,7 +153,8 @@ def _device(driver: str, grant: Grant, inventory: Inventory) -> dict[str, Any]:
 
 
 def _attributes(grant: Grant, inventory: Inventory) -> Mapping[str, DeviceAttribute]:
-    """Return the published attributes and those of the grant; the grant's win, also if there are too many."""
+    """Return the published attributes and those of the grant, which take precedence, also if there are too many."""
+    # A device that is no longer published, because it was removed or renamed, has only those of its grant.
     device = inventory.device(grant.device)
     attributes = {} if device is None else device.attributes
     published = [(key, value) for key, value in attributes.items() if key not in grant.attributes]
@@ -161,6 +163,7 @@ def _attributes(grant: Grant, inventory: Inventory) -> Mapping[str, DeviceAttrib
 
 
 def _part(name: str) -> str:
+    # The names may come from a CDI spec, where nothing has validated them: a slash would lead to another folder.
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise DranodeError(f'"{name}" cannot be part of the path of device metadata')
     return name

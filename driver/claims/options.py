@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-# The framework's own keys in the configuration file, and what they set. They are dra-driver-cpu's if it has one.
+# The framework's own keys in the configuration file, and the options that they set. Keys that dra-driver-cpu also has
+# have the same name as there.
 FRAMEWORK_KEYS: Final[Mapping[str, str]] = {
     "drivers": "drivers",
     "hostnameOverride": "node_name",
@@ -29,7 +30,7 @@ FRAMEWORK_KEYS: Final[Mapping[str, str]] = {
     "logFormat": "log_format",
     "verbosity": "verbosity",
 }
-# The flags of the commands that take drivers' options as well.
+# The flags of all commands that also have the drivers' options, so that a driver cannot declare one of them.
 FRAMEWORK_FLAGS: Final = frozenset((
     "--add", "--all-nodes", "--await-daemonset", "--cdi-dir", "--claim-status", "--config",
     "--containerd-config", "--context", "--crio-config", "--device-taints", "--drivers", "--dry-run",
@@ -44,7 +45,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
 
 
 class Option:
-    """An option that a driver declares; a declaration that is not valid raises ValueError.
+    """An option that a driver declares; an invalid declaration raises ValueError.
 
     Attributes:
         name: lower-case words with hyphens, without the driver's name: `colour-map`.
@@ -54,7 +55,7 @@ class Option:
         metavar: the placeholder of the value in `--help`.
         gate: the feature gate without which an API server drops what is published while the option is on.
         reserves: whether it is a list of CPUs (`0-1,8`) that no claim gets; `doctor` compares it with kubelet's.
-        unshared: the value with which no device can be allocated to several claims.
+        unshared: the value with which every device can be allocated to one claim only.
         flag: its flag, instead of the one with the driver's name; the variable follows from it.
         top_key: its key at the top level of the file, instead of the one in the driver's section.
     """
@@ -132,6 +133,7 @@ class DriverOption(NamedTuple):
     def names(self) -> Iterator[str]:
         """Yield the names that no other option may have: its flags, and its key at the top level of the file."""
         yield self.flag
+        # click adds the second flag for a switch.
         if isinstance(self.option.default, bool):
             yield f"--no-{self.flag.removeprefix('--')}"
         if not self.section:
@@ -166,12 +168,14 @@ def declarations(declared: Iterable[tuple[str, object]]) -> Declarations:
     for driver, value in declared:
         problem = _problem(driver, value)
         own = [DriverOption(driver, option) for option in value] if isinstance(value, tuple) and not problem else []
+        # Also within one driver: its flag `--no-x` may collide with another of its options.
         taken: dict[str, str] = {}
         for name in (name for option in own for name in option.names):
             holder = holders.get(name) or taken.get(name)
             if holder is not None and problem is None:
                 problem = _collision(name, driver, holder)
             taken[name] = f'the driver "{driver}"'
+        # Without this driver's options the others still work. It does not serve then.
         if problem is not None:
             problems[driver] = problem
             continue
@@ -181,7 +185,7 @@ def declarations(declared: Iterable[tuple[str, object]]) -> Declarations:
 
 
 def _words(driver: str) -> str:
-    """Return the short name of a driver as a part of a flag."""
+    """Return the short name of a driver as a part of a flag, in which only letters, digits and hyphens are usual."""
     return re.sub("[^a-z0-9]+", "-", driver.lower())
 
 
@@ -195,7 +199,9 @@ def _problem(driver: str, value: object) -> str | None:
 
 
 def _collision(name: str, driver: str, holder: str) -> str:
-    what = f"the flag {name}" if name.startswith("--") else f'the key "{name.removesuffix(":")}"'
+    declared = f"the flag {name}" if name.startswith("--") else f'the key "{name.removesuffix(":")}"'
     if holder == f'the driver "{driver}"':
-        return f'the driver "{driver}" declares {what} twice; rename one of its options'
-    return f'{what} is declared by the driver "{driver}" and by {holder}; rename the option, or uninstall one of them'
+        return f'the driver "{driver}" declares {declared} twice; rename one of its options'
+    return (
+        f'{declared} is declared by the driver "{driver}" and by {holder}; rename the option, or uninstall one of them'
+    )

@@ -28,9 +28,9 @@ class Inventory(msgspec.Struct, frozen=True):
         devices: in the order in which the scheduler should try them; names are unique.
         counters: the counter sets that the devices draw on (KEP-4815).
         hardware: whatever `grant` needs to decide; the framework hands it through and never looks inside.
-        warnings: one sentence each for what was found odd and left out.
-        kept_back: one sentence each for what is not published on purpose; `slices` shows them.
-        sources: what devices are made of (`Plugin.sources`), by name; one that is not here is its own source.
+        warnings: a sentence for each device that was left out because something about it is wrong.
+        kept_back: a sentence for each device that is left out on purpose; `slices` shows them.
+        sources: what devices are made of (`Plugin.sources`), by name; a device that is missing here is its own source.
     """
 
     devices: tuple[Device, ...]
@@ -41,7 +41,7 @@ class Inventory(msgspec.Struct, frozen=True):
     sources: Mapping[str, frozenset[str]] = msgspec.field(default_factory=dict)
 
     def device(self, name: str) -> Device | None:
-        """The device of that name, if there is one."""
+        """Return the device of that name; None if there is none."""
         return next((device for device in self.devices if device.name == name), None)
 
     def sources_of(self, name: str) -> frozenset[str]:
@@ -50,8 +50,9 @@ class Inventory(msgspec.Struct, frozen=True):
 
 
 class Health(Enum):
-    """A device's health, in the words of DRAResourceHealth."""
+    """A device's health. Names and numbers are those of `HealthStatus` in kubelet's API dra-health."""
 
+    # The default of protobuf: a health that was never set must not count as healthy.
     UNKNOWN = 0
     HEALTHY = 1
     UNHEALTHY = 2
@@ -69,7 +70,7 @@ class Impairment(msgspec.Struct, frozen=True):
     """A claim that has less at the moment than it was given.
 
     Attributes:
-        claim: whose.
+        claim: the claim.
         reason: one word in camel case, for a condition or an Event.
         message: what is missing, in a sentence.
     """
@@ -79,7 +80,7 @@ class Impairment(msgspec.Struct, frozen=True):
     message: str
 
 
-# How often a machine is read again that sends no notification when it changes.
+# How often hardware is read again by a driver without a `watch` of its own.
 RESCAN_SECONDS: Final = 60.0
 
 
@@ -90,19 +91,19 @@ class Stop(Protocol):
         """Return whether the watch should end."""
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it should end, for `timeout` seconds at most; whether it should."""
+        """Wait for at most `timeout` seconds until the watch should end, and return whether it should."""
 
 
 class Plugin(ABC):
     """A node driver. `discover` and `grant` are yours; every other method has a default that does nothing.
 
-    A driver that changes hardware for a claim is a `Configures` as well, one that changes settings of the whole machine
-    a `Tunes`, one whose CDI specs have a given form a `Recovers`, one that holds containers to CPUs or memory a `Pins`,
-    and one that has more to tell people a `Reports`.
+    A driver inherits from further classes for more abilities: `Configures` if it changes hardware for a claim, `Tunes`
+    if it changes settings of the whole machine, `Recovers` if another program prescribes the form of its CDI specs,
+    `Pins` if it restricts containers to CPUs or memory, and `Reports` if it tells people more than the devices.
 
     The framework serves kubelet, keeps the record of claims and writes CDI specs and slices. It calls the methods that
     decide (`grant`, `configure`, `restore`, `tune`) one at a time, also while two instances of the driver run during a
-    rolling update. Kubelet waits meanwhile, so they return within a second or so.
+    rolling update. Kubelet waits for them, so they should return within a second.
 
     Attributes:
         driver: the driver's name: a DNS subdomain of at most 63 characters, also `ResourceSlice.spec.driver`.
@@ -164,11 +165,11 @@ class Plugin(ABC):
         """
 
     def sources(self, device: str, state: Any) -> frozenset[str] | None:  # noqa: ARG002 - subclasses use it
-        """Return what a device that was granted is made of, by names that no option of the driver changes.
+        """Return what a granted device is made of, by names that no option of the driver changes.
 
-        Called for every grant on record, when the ledger is opened and when a claim comes or goes. A claim keeps a
-        device under the name that it had, so where an option changes names, the framework compares sources, and
-        refuses what another claim holds under another name. `Inventory.sources` says it of the devices of today.
+        Called for every grant on record, when the ledger is opened and when a claim is added or removed. A claim keeps
+        the name that a device had when it was granted. If an option changes names, the framework compares sources, so
+        that nothing is given out twice under two names. `Inventory.sources` has the sources of the current devices.
         By default a device is its own source.
 
         The state may be one that an older or a newer version wrote: read the few fields that are needed, and return
@@ -182,15 +183,16 @@ class Plugin(ABC):
             state: its `Grant.state`; None if it is not known.
 
         Returns:
-            The sources; None if they cannot be told, which stands for all.
+            The sources; None if they are not known. The claim then counts as a holder of everything.
         """
         return frozenset((device,))
 
     def attribute_names(self) -> frozenset[str]:
         """Return the names of all attributes that devices may have, each with its domain, whatever the options are.
 
-        Called by `dranode check`, on machines without the hardware too. It warns about expressions and constraints
-        that name another attribute of the driver, because they never match. Without an answer it warns about none.
+        Called by `dranode check`, also on machines without the hardware. It warns about expressions and constraints
+        that name any other attribute of the driver, because they never match. If the answer is empty, it warns about
+        none.
 
         Example:
             return frozenset(("fans.example.com/blades",))
@@ -201,8 +203,8 @@ class Plugin(ABC):
         """Decode opaque parameters; `grant` finds what this returns in `Config.parameters`.
 
         Called in every Prepare, before anything is decided, for each configuration that applies to a result of this
-        driver; also by commands, without hardware. The answer depends on the configuration alone. A field that is not
-        known is an error, because a misspelt one would be ignored without notice.
+        driver; also by commands, without hardware. The answer depends on the configuration alone. An unknown field is
+        an error, because otherwise a field with a typing error would be ignored silently.
 
         Example:
             match config.parameters:
@@ -251,7 +253,8 @@ class Plugin(ABC):
         """Return the health of devices; those left out are healthy.
 
         Called after every `discover` and when devices are published. Kubelet shows the answer in the status of pods,
-        and an unhealthy device gets a taint where these are switched on. What could not be read is `Health.UNKNOWN`.
+        and an unhealthy device gets a taint if `--device-taints` is on. If the health cannot be read, it is
+        `Health.UNKNOWN`.
 
         Example:
             return [DeviceHealth("fan-0", Health.UNHEALTHY, "it has stopped")]
@@ -261,20 +264,20 @@ class Plugin(ABC):
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:  # noqa: ARG002 - subclasses use it
         """Return which of these claims have less at the moment than they were given.
 
-        Called after every `discover` with all claims on record, and with one of them when its status is written. A
-        claim that appears or disappears is logged, and its pods get an Event.
+        Called after every `discover` with all claims on record, and with a single one when its status is written. The
+        driver logs when an impairment begins or ends, and when one begins, the pods of its claim get an Event.
 
         Example:
             lost = [record for record in records if not {*record.devices} <= {d.name for d in inventory.devices}]
-            return [Impairment(record.ref, "FanRemoved", "its fan is not there any more") for record in lost]
+            return [Impairment(record.ref, "FanRemoved", "its fan was removed") for record in lost]
         """
         return ()
 
     def watch(self, stop: Stop) -> Iterator[None]:
-        """Yield whenever `discover` may answer otherwise than before.
+        """Yield whenever `discover` may have a new answer.
 
-        Called once, in a thread of its own; it may block between two answers. It ends soon after `stop` is set, because
-        the end of the driver waits for it. By default it yields once a minute.
+        Called once, in its own thread, so it may block. It must end soon after `stop` is set, because the driver waits
+        for it before it exits. By default it yields once a minute.
 
         Example:
             while not stop.wait(5.0):

@@ -1,9 +1,9 @@
-"""Decides about claims that were left behind, from what kubelet, the runtime and the API server say.
+"""Decides about claims without an owner or a user, from the answers of kubelet, the runtime and the API server.
 
-    on the node                      what others say                               decision
-    spec or record without an owner  kubelet or the API server knows its UID       named: it gets its owner and its pods
-    the same                         it has another driver's devices               refused: that driver drains its node
-    record                           its claim was deleted, no container uses it   orphan: unprepared after 10 minutes
+    on the node                     what the others answer                       decision
+    spec or record without a name   kubelet or the API server knows its UID      named: it gets its name and its pods
+    the same                        it has another driver's devices              refused: that driver drains its node
+    record                          its claim was deleted, no container uses it  orphan: unprepared after 10 minutes
 
 Until then such a claim keeps what it holds: a missing answer releases nothing.
 """

@@ -32,8 +32,9 @@ Sources = Callable[[str, Any], frozenset[str] | None]
 
 
 class ClaimState(StrEnum):
-    """The state of a claim. STARTED: its hardware is being configured or restored, and may be in any state."""
+    """The state of a claim."""
 
+    # Its hardware is being configured or restored, and may be in any state.
     STARTED = "started"
     COMPLETED = "completed"
 
@@ -226,8 +227,8 @@ def _with_mount(own: ContainerEdits | None, mount: Mount | None) -> ContainerEdi
 
 
 def _copy(record: Record) -> CDIDevice:
-    # The copy says what the claim holds and whose it is. Its pods and its allocation are read from the API server
-    # again.
+    # The copy says what the claim holds and which claim it is. Its pods and its allocation are read from the API server
+    # again, because they may have changed until then.
     given = msgspec.structs.replace(record, state=ClaimState.COMPLETED, pods=(), pod_claim_name="", fingerprint="")
     edits = ContainerEdits(env=(f"{COPY}{encode_json(given).decode()}",))
     return CDIDevice(name=_copy_device(record.uid), container_edits=edits)
@@ -259,16 +260,17 @@ def prepared_devices(kind: str, record: Record, mounting: Container[str]) -> tup
         mounting: the names of its CDI devices that have a mount besides their edits.
     """
 
-    def given(name: str, edits: ContainerEdits | None) -> tuple[str, ...]:
+    def cdi(name: str, edits: ContainerEdits | None) -> tuple[str, ...]:
+        # The spec has no device without edits, and a runtime refuses a container with an unknown device.
         return (qualified_name(kind, name),) if edits or name in mounting else ()
 
-    shared = given(claim_device(record.uid), record.edits)
+    shared = cdi(claim_device(record.uid), record.edits)
     return tuple(
         PreparedDevice(
             request=main_request(grant.request),
             pool=grant.pool,
             device=grant.device,
-            cdi=shared + given(request_device(record.uid, index), grant.edits),
+            cdi=shared + cdi(request_device(record.uid, index), grant.edits),
             share_id=grant.share_id,
         )
         for index, grant in enumerate(record.grants)
@@ -297,7 +299,7 @@ LOST_RECORD: Final = "its record is lost and no CDI spec says what it holds"
 def missing_claims(doubt: str, driver: str) -> str:
     """Return the error for a ledger that may lack claims; `doubt` says why it may."""
     return (
-        f"nothing new is handed out on this node: {doubt}; delete the pods whose claims `dranode claims` does not "
+        f"no new claims are prepared on this node: {doubt}; delete the pods whose claims `dranode claims` does not "
         f"list, or drain the node, then run `{_command(driver)}`"
     )
 
@@ -305,7 +307,7 @@ def missing_claims(doubt: str, driver: str) -> str:
 def unknown_claim(uid: str, reason: str, driver: str) -> str:
     """Return the error for one claim that may hold any device."""
     return (
-        f"nothing new is handed out while the claim with UID {uid} may hold anything: {reason}; "
+        f"no new claims are prepared while the claim with UID {uid} may hold anything: {reason}; "
         "delete the pods that use that claim, so that it is unprepared, or, if there is no such claim, run "
         f"`{_command(driver)}`"
     )
@@ -435,15 +437,15 @@ def _covers(record: Record | None, spec: Record) -> bool:
 
 
 # The CPUs on which a container should run, according to what its claims were given. Enforcement,
-# `dranode claims --verify` and `dranode explain` all ask here, so their answers cannot differ.
+# `dranode claims --verify` and `dranode explain` all use these functions, so their answers cannot differ.
 
 
 class GivenCPUs(msgspec.Struct, frozen=True):
     """The CPUs that a claim was given.
 
     Attributes:
-        whole: those of a container that has all of the claim.
-        parts: those of each allocation result, by its number; empty if the claim does not tell its results apart.
+        whole: the CPUs of a container that has the whole claim.
+        parts: the CPUs of each allocation result, by its index; empty if all containers get the same.
     """
 
     whole: CPUSet
@@ -451,12 +453,12 @@ class GivenCPUs(msgspec.Struct, frozen=True):
 
     def of_parts(self, indexes: Collection[int]) -> CPUSet:
         """Return the CPUs of a container that is known to have these allocation results."""
-        mine = parts_of_container(indexes, self.parts)
-        return self.whole if len(mine) == len(self.parts) else CPUSet.union(self.parts[index] for index in mine)
+        parts = parts_of_container(indexes, self.parts)
+        return self.whole if len(parts) == len(self.parts) else CPUSet.union(self.parts[index] for index in parts)
 
 
 def cpus_of_requests(record: Record) -> dict[str, CPUSet]:
-    """Return the CPUs of each request of a claim on record; empty if that does not tell its requests apart."""
+    """Return the CPUs of each request of a claim on record; empty if all containers with the claim get the same."""
     requests: dict[str, CPUSet] = {}
     for index, cpus in given_cpus(record).parts.items():
         request = record.grants[index].request
@@ -471,22 +473,22 @@ def given_cpus(record: Record) -> GivenCPUs:
 
 
 def with_pool(record: Record, indexes: Collection[int]) -> bool:
-    """Return whether a container with these results of a claim, or all of it, runs on the shared pool besides."""
-    mine = parts_of_container(indexes, given_cpus(record).parts) or range(len(record.grants))
-    return any(record.grants[index].with_pool for index in mine)
+    """Return whether a container with these results of a claim, or the whole claim, also runs on the shared pool."""
+    parts = parts_of_container(indexes, given_cpus(record).parts) or range(len(record.grants))
+    return any(record.grants[index].with_pool for index in parts)
 
 
 def parts_of_container(indexes: Collection[int], parts: Iterable[int]) -> tuple[int, ...]:
     """Return the parts of a claim that a container has; all parts if it is not known to have any."""
-    every = tuple(parts)
-    return tuple(index for index in every if index in indexes) or every
+    parts = tuple(parts)
+    return tuple(index for index in parts if index in indexes) or parts
 
 
 def expected_cpus(claims: Iterable[CPUSet], online: CPUSet) -> CPUSet | None:
-    """Return the CPUs on which a container should run that has these CPUs of its claims.
+    """Return the CPUs on which a container should run whose claims have these CPUs.
 
-    Offline CPUs are left out, because some kernels refuse them. The answer is None if its claims have no CPUs for it,
-    as with admin access, or if none of them is online: the container belongs to the shared pool. The kernel lets what
-    has lost every CPU run wherever its parent may, which is on CPUs of other claims (cgroups(7), cpuset).
+    Offline CPUs are left out, because some kernels reject them. The answer is None if its claims have no CPUs for it,
+    as with admin access, or if all of them are offline: the container belongs to the shared pool. If a cgroup has lost
+    all its CPUs, the kernel gives it those of its parent, which include CPUs of other claims (cgroups(7), cpuset).
     """
     return (CPUSet.union(claims) & online) or None

@@ -1,7 +1,7 @@
-"""Who may use a claim, and which containers do.
+"""Which pods may use a claim, and which containers use it.
 
-A claim's `status.reservedFor` says who may: pods, and PodGroups for all of their pods (KEP-5729). kubelet's
-pod-resources API says who does: it names the claims and the CDI devices of each container.
+A claim's `status.reservedFor` says which pods may: pods, and PodGroups for all of their pods (KEP-5729). kubelet's
+pod-resources API says which containers do: it names the claims and the CDI devices of each container.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ def used_claims(uses: Iterable[ClaimUse], claims: Iterable[ClaimRef]) -> Mapping
     used: dict[str, UsedClaim] = {}
     for use in uses:
         uids = {uid for device in use.cdi for uid in _uids(device, by_uid)}
-        named = by_name.get((use.namespace, use.claim))
-        if not use.cdi and named is not None:
-            uids.add(named.uid)
+        same_name = by_name.get((use.namespace, use.claim))
+        if not use.cdi and same_name is not None:
+            uids.add(same_name.uid)
         for uid in uids:
+            # Several containers and pods may share a claim.
             before = used.get(uid)
             pods = dict.fromkeys((*before.pods, use.pod) if before else (use.pod,))
             devices = use.devices | (before.devices if before else frozenset())
@@ -99,21 +100,21 @@ def _uids(device: str, known: Mapping[str, object]) -> Iterable[str]:
     return (uid for uid in uids if uid in known)
 
 
-# The rules of `status.reservedFor` are `IsReservedForPod` and `IsForPod` of
-# `k8s.io/dynamic-resource-allocation/resourceclaim` (1.37), which kubelet and kube-scheduler use. A pod says only the
-# name of its group, so the UID of a group is not compared.
+# The rules of `status.reservedFor` are those of `IsReservedForPod` and `IsForPod` in
+# `k8s.io/dynamic-resource-allocation/resourceclaim` (1.37), which kubelet and kube-scheduler use. A pod's spec has only
+# the name of its group, so the UID of a group is not compared.
 
 MOST_CONSUMERS: Final = 256
 """The most entries of `status.reservedFor`; a PodGroup is one entry, however many pods it has."""
 
 
 def pods_among(consumers: Iterable[ResourceClaimConsumerReference]) -> tuple[ResourceClaimConsumerReference, ...]:
-    """Return the pods among the consumers; those of a PodGroup are not named."""
+    """Return the pods among the consumers; those of a PodGroup are unknown, because only the group is listed."""
     return tuple(consumer for consumer in consumers if consumer.is_pod)
 
 
 def groups_among(consumers: Iterable[ResourceClaimConsumerReference]) -> frozenset[str]:
-    """Return the names of the PodGroups."""
+    """Return the names of the PodGroups among the consumers."""
     return frozenset(consumer.name for consumer in consumers if consumer.is_pod_group)
 
 

@@ -103,7 +103,7 @@ class DecisionLock:
         if reason != self._reported:
             self._reported = reason
             log.error(
-                "lock=%s: %s; masks of containers stay as they are meanwhile, and it is tried again every second",
+                "lock=%s: %s; containers keep their CPUs and memory nodes, and the driver tries again every second",
                 self._path,
                 reason,
             )

@@ -18,13 +18,13 @@ class Discovery:
     """The hardware of one driver. Any thread may call it.
 
     Attributes:
-        known: what was read last; None if the hardware was never read.
+        known: the result of the last successful reading; None if there was none.
         unread: why the last reading failed, and what to do, in one sentence; None if it succeeded.
-        tried: whether there was a first reading, successful or not.
+        tried: whether reading was tried at least once.
     """
 
     def __init__(self, plugin: Plugin) -> None:
-        """Nothing is read yet."""
+        """Read nothing yet."""
         self.known: Inventory | None = None
         self.unread: str | None = None
         self.tried = False
@@ -34,10 +34,10 @@ class Discovery:
 
     @property
     def inventory(self) -> Inventory:
-        """Return what was read last.
+        """Return the result of the last successful reading.
 
         Raises:
-            UnreadError: it was never read.
+            UnreadError: there was none.
         """
         if self.known is None:
             raise UnreadError(self.unread or "the hardware has not been read yet")
@@ -56,7 +56,7 @@ class Discovery:
         """Read the hardware. If nothing has changed, `known` stays the same object.
 
         Raises:
-            UnreadError: the hardware cannot be read; `known` stays what it was.
+            UnreadError: the hardware cannot be read; `known` is not changed.
             UsageError: the driver's options do not fit the hardware.
         """
         with self._lock:
@@ -64,7 +64,7 @@ class Discovery:
             try:
                 inventory = self._plugin.discover()
             except (MachineError, OSError) as error:
-                # Neither an unreadable nor a contradictory file says that devices are gone.
+                # If a file is unreadable or contradicts others, that does not mean that devices were removed.
                 raise UnreadError(self._note_unread(str(error))) from error
             if self.unread is not None:
                 self.unread = None
@@ -73,18 +73,18 @@ class Discovery:
             for warning in inventory.warnings:
                 if warning not in before:
                     log.warning("driver=%s: %s", self._plugin.driver, warning)
-            # The same object tells others, by identity, that nothing has changed.
+            # Callers compare by identity to see whether something has changed.
             if inventory != self.known:
                 self.known = inventory
 
     def _note_unread(self, error: str) -> str:
         reason = (
-            f"the hardware cannot be read, so nothing is handed out: {error}; "
-            "look at the node's /sys and at what of it is mounted into the driver's pod"
+            f"the hardware cannot be read, so no new claims are prepared: {error}; "
+            "check the node's /sys, and that all of it is mounted into the driver's pod"
         )
         if reason != self.unread:
             log.error(
-                "driver=%s: %s; masks of containers stay as they are meanwhile, and it is tried again every second",
+                "driver=%s: %s; containers keep their CPUs and memory nodes, and the driver tries again every second",
                 self._plugin.driver,
                 reason,
             )

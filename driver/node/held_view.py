@@ -46,7 +46,7 @@ class HeldView(msgspec.Struct):
         # Before the first reading of the hardware, a snapshot would look like that of a machine without CPUs.
         if self.put_off or not self.discovery.tried:
             return
-        snapshot = self.follow(self.discovery.known, self._unread(unread))
+        snapshot = self.update(self.discovery.known, self._unread(unread))
         if self.watcher is not None:
             self.watcher(snapshot)
 
@@ -57,7 +57,7 @@ class HeldView(msgspec.Struct):
             return Unread(self.discovery.unread, self.store.book.known())
         return None
 
-    def follow(self, inventory: Inventory | None, unread: Unread | None = None) -> PinSnapshot | None:
+    def update(self, inventory: Inventory | None, unread: Unread | None = None) -> PinSnapshot | None:
         """Update the snapshot after a change of hardware or records. After a failure the next call catches up.
 
         While ledger or hardware cannot be read, the snapshot has what is known without them, and says so.
@@ -72,21 +72,21 @@ class HeldView(msgspec.Struct):
         elif self.snapshot is None or inventory is not self._inventory:
             self.snapshot = replace(plugin.pool(inventory), claims=self._claims)
         self._inventory = inventory
-        # `_claims` is kept for the time after that; what is shown meanwhile is everything that might be held.
+        # `_claims` is kept for later. Until the records can be read, the snapshot has everything that may be held.
         if unread is not None:
             claims = PinnedClaims.of(map(plugin.pinned, unread.records))
             self.snapshot = replace(self.snapshot, claims=claims, unread=unread)
             if inventory is None:
                 self.snapshot = _with_known_cpus(self.snapshot)
             return self.snapshot
-        self._claims = self._followed(plugin)
+        self._claims = self._changed_claims(plugin)
         if self._claims is not self.snapshot.claims or self.snapshot.unread is not None:
             self.snapshot = replace(self.snapshot, claims=self._claims, unread=None)
         self.store.book.touched = frozenset()
         return self.snapshot
 
-    def _followed(self, pins: Pins) -> PinnedClaims:
-        # Only claims that changed are read, since a node may have hundreds and this runs in every Prepare.
+    def _changed_claims(self, pins: Pins) -> PinnedClaims:
+        # Only changed claims are read, because a node may have hundreds of claims and this runs in every Prepare.
         touched = self.store.book.touched
         if touched is None:
             return PinnedClaims.of(map(pins.pinned, self.store.book.known()))

@@ -313,7 +313,9 @@ def errors_in(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _CORRUPT:
             raise CorruptLedgerError(f"the ledger {path} is damaged: {error}") from error
-        raise LedgerError(f"the ledger {path} cannot be used: {error}; nothing is handed out until it can") from error
+        raise LedgerError(
+            f"the ledger {path} cannot be used: {error}; no new claims are prepared until it can be used"
+        ) from error
     except UnicodeDecodeError as error:
         # SQLite's message quotes damaged bytes of the schema, which Python cannot decode.
         raise CorruptLedgerError(f"the ledger {path} is damaged: {error.object!r}") from error

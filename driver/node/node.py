@@ -193,7 +193,7 @@ class NodeClaims:
         return self.discovery.known is not before
 
     def follow(self) -> None:
-        """Make the snapshot, if `open` did not, and keep it up to date from now on."""
+        """Build the snapshot, if `open` did not, and keep it up to date from now on."""
         with self._lock.among_threads():
             self._view.put_off = False
             self._lock.notify()

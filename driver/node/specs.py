@@ -112,8 +112,8 @@ class Specs(msgspec.Struct, frozen=True):
         # For root this fails only on a file system that is mounted read-only, which is the usual reason.
         if not os.access(self.directory, os.W_OK | os.X_OK):
             raise SpecError(
-                f"CDI specs cannot be written to {self.directory}: look whether it is mounted for writing; "
-                "nothing is handed out until they can"
+                f"CDI specs cannot be written to {self.directory}: check that it is mounted read-write; "
+                "no new claims are prepared until they can be written"
             )
 
     def names(self) -> frozenset[str]:
@@ -166,5 +166,5 @@ class Specs(msgspec.Struct, frozen=True):
         # An error of the ledger, because a leftover spec in the directory may hold a device: new claims have to wait.
         return LedgerError(
             f"the CDI specs in {self.directory} cannot be listed: {error.strerror}; "
-            "nothing is handed out until they can"
+            "no new claims are prepared until they can be listed"
         )

@@ -87,25 +87,25 @@ class Enforcer:
         self._gate = StartGate(root, clock)
         self.unsolicited = Unsolicited(self._enforced, self._inquiry, instance, self._catch_up)
 
-    # --- what the runtime reports and requests ---
+    # --- Requests and reports of the runtime ---
 
     def configured(self, runtime: RuntimePeer) -> None:
-        """Note which runtime has configured the plug-in."""
+        """Record which runtime has configured the plug-in."""
         status = self._enforced.status
         self._enforced.status = replace(status, runtime=runtime, connections=status.connections + 1)
 
     def disconnected(self) -> None:
-        """Note that the connection has ended. What is known about containers is kept until the next Synchronize."""
+        """Record that the connection has ended. The known containers are kept until the next Synchronize."""
         self.instance.disconnected()
         self._enforced.status = replace(self._enforced.status, runtime=None)
 
     def synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
         """Answer Synchronize: these containers exist and no others; returns the updates that they need."""
-        # The list says which CPUs they have, so it does not matter what the other instance did before.
+        # The list has the CPUs of each container, so the earlier updates of the other instance do not matter.
         self._enforced.elsewhere = False
         # The runtime synchronizes each instance separately, so the instances do not take turns here.
-        with self._speaking(allowed=self.instance.speaks):
-            updates = self._said(self._synchronize(listed))
+        with self._answering(allowed=self.instance.speaks):
+            updates = self._updates_to_send(self._synchronize(listed))
         self.instance.connected()
         return updates
 
@@ -116,37 +116,37 @@ class Enforcer:
             RefusedError: the container must not be created; kubelet shows the text.
             UnreadError: the ledger cannot be read.
         """
-        with self._speaking(allowed=self.instance.adjusts(f"create {container.id}")):
+        with self._answering(allowed=self.instance.adjusts(f"create {container.id}")):
             try:
                 resources, updates = self._create(container)
             except DranodeError as error:
-                # An instance that does not answer must not report either: the other one does, and people would see
-                # everything twice.
+                # An instance that does not answer must not report either, because the other one does: people would see
+                # every Event twice.
                 if not self._enforced.silent:
                     raise
                 log.debug("the other instance has to refuse this: %s", error)
                 return Resources(), ()
-            return self._given(container, resources), self._said(updates)
+            return self._resources_to_send(container, resources), self._updates_to_send(updates)
 
     def update(self, container: Container, requested: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
         """Answer UpdateContainer, which asks for other CPUs, memory nodes or quota (in microseconds, 0 for none)."""
-        with self._speaking(allowed=self.instance.adjusts(f"update {container.id}")):
+        with self._answering(allowed=self.instance.adjusts(f"update {container.id}")):
             containers = self._enforced.mended()
             if containers.get(container.id) is None:
-                self._meet(container)
+                self._add_unreported(container)
             # The runtime applies the container's own update last, perhaps only after its next call. So the next call
             # does not prove that this update was applied (`Enforced.called`).
             self._enforced.resized = container.id
             allowed = enforcement.update(containers, self.node.snapshot(), container, requested, quota)
-            return self._said(self._enforced.carry_out(allowed))
+            return self._updates_to_send(self._enforced.carry_out(allowed))
 
     def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
-        """Answer StopContainer: the updates of others now that a container has stopped."""
-        with self._speaking(allowed=self.instance.adjusts(f"stop {container.id}")):
+        """Answer StopContainer: the updates of others after a container has stopped."""
+        with self._answering(allowed=self.instance.adjusts(f"stop {container.id}")):
             allowed = enforcement.stop(self._enforced.mended(), self.node.snapshot(), container)
-            return self._said(self._enforced.carry_out(allowed))
+            return self._updates_to_send(self._enforced.carry_out(allowed))
 
-    def _meet(self, container: Container) -> None:
+    def _add_unreported(self, container: Container) -> None:
         """Add a container that was never reported, because it was created while only the other instance was asked."""
 
         def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | Ask:
@@ -169,11 +169,11 @@ class Enforcer:
         # Unless the verifier has found others meanwhile, the answer to Synchronize corrects these.
         if self._enforced.drifts is known_drifts:
             self._enforced.drifts = ()
-        # In one assignment, because other threads may ask at this moment which claims are in use.
+        # In one assignment, because other threads may read at this moment which claims are in use.
         self._enforced.containers = Containers(allowed.change.put)
         self._sightings.keep(pinned.container.id for pinned in self._enforced.containers)
         self._sightings.require(self._users(*allowed.change.put))
-        # Not the driver's own container, which always starts before the driver can answer the runtime.
+        # The driver's own container is left out: it always starts before the driver can answer the runtime.
         unpinned = tuple(container for container in allowed.unpinned if not self._is_own(container))
         if self._enforced.silent:
             unpinned = ()
@@ -231,7 +231,7 @@ class Enforcer:
             self.starts(pinned.claims)
 
     def started(self, container: Container) -> bool:
-        """Note that a container runs; returns whether it may have other CPUs than it was given."""
+        """Record that a container runs; return whether its CPUs may differ from those it was given."""
         self._enforced.called()
         containers = self._enforced.containers
         containers.carry_out(enforcement.start(containers, self.node.snapshot(), container))
@@ -243,17 +243,17 @@ class Enforcer:
         return pinned is not None and pinned.resend
 
     def removed(self, container: Container) -> None:
-        """Note that a container was removed."""
+        """Record that a container was removed."""
         self._enforced.called()
         self._sightings.forget(container.id)
         self._enforced.containers.carry_out(enforcement.remove(self._enforced.containers, container))
 
     def pod_gone(self, pod: PodSandbox) -> None:
-        """Note that a pod sandbox was removed."""
+        """Record that a pod sandbox was removed."""
         self._enforced.called()
         self._enforced.containers.carry_out(enforcement.remove_pod(self._enforced.containers, pod))
 
-    # --- from other threads ---
+    # --- Called by other threads ---
 
     def verify(self) -> tuple[Drift, ...]:
         """Compare the CPUs of all containers with those in the kernel; the next answers correct what has drifted.
@@ -288,7 +288,7 @@ class Enforcer:
         """Return the UIDs of the claims that containers have, as far as the runtime has reported them."""
         return self._enforced.containers.claims
 
-    # --- how ---
+    # --- Steps of the methods above ---
 
     def _refused(self, reason: str) -> RefusedError:
         status = self._enforced.status
@@ -296,7 +296,7 @@ class Enforcer:
         return RefusedError(reason)
 
     @contextlib.contextmanager
-    def _speaking(self, *, allowed: bool) -> Iterator[None]:
+    def _answering(self, *, allowed: bool) -> Iterator[None]:
         """Decide in the `with` block; if this instance is not `allowed` to answer, the other one counts and reports."""
         self._enforced.called()
         self._enforced.silent = not allowed
@@ -322,14 +322,14 @@ class Enforcer:
         limits = limits_in_time(Cgroups(self.root), to_compare(containers, snapshot), self.clock)
         containers.carry_out(overruled(containers, snapshot, limits))
 
-    def _said(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
+    def _updates_to_send(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
         """Return the updates for the answer: all of them, or none while this instance is silent."""
         if self._enforced.silent:
             self._enforced.take_back(update.container_id for update in updates)
             return ()
         return updates
 
-    def _given(self, container: Container, resources: Resources) -> Resources:
+    def _resources_to_send(self, container: Container, resources: Resources) -> Resources:
         """Return the resources for the answer about a new container: these, or none while this instance is silent."""
         if not self._enforced.silent:
             return resources

@@ -30,7 +30,7 @@ from dranode.driver.pinning.container_index import (
     has_what_it_should,
 )
 from dranode.driver.pinning.containers import Container, Effective, Pinned, expected, having
-from dranode.driver.pinning.refusals import Overlap, key_of, overlaps_at_start, to_compare
+from dranode.driver.pinning.refusals import Overlap, compared_at_start, key_of, overlaps_at_start
 from dranode.driver.pinning.snapshot import PinSnapshot, limit_sums
 
 log = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ class StartGate(msgspec.Struct):
         """Return the overlaps that keep a container from starting now; none if it may start."""
         now = self.clock()
         cgroups = Cgroups(self.root)
-        relevant = to_compare(containers, snapshot, starting) if snapshot.pins_cpus else ()
+        relevant = compared_at_start(containers, snapshot, starting) if snapshot.pins_cpus else ()
         runs_on = kernel_cpus(cgroups, relevant, self.clock)
         # The cgroup of a container that has ended may still exist for a moment, without a process.
         overlapping = tuple(

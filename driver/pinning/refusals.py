@@ -186,7 +186,7 @@ def start_refusal(starting: Container, overlapping: Collection[Overlap]) -> str:
     return f"{starting} cannot start yet: {'; '.join(map(str, overlapping))}; {follows}"
 
 
-def to_compare(containers: Containers, snapshot: PinSnapshot, starting: Pinned) -> tuple[Container, ...]:
+def compared_at_start(containers: Containers, snapshot: PinSnapshot, starting: Pinned) -> tuple[Container, ...]:
     """Return the containers whose CPUs `overlaps_at_start` needs to know, the one that starts first."""
     if not snapshot.held:
         return ()

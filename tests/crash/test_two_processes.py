@@ -220,7 +220,7 @@ def test_instances_see_each_other_though_a_file_of_the_journal_is_removed(instan
     for number in range(1, CLAIMS):
         # One may read the new journal by the old one's index until the other has opened both anew; kubelet asks again.
         eventually(partial(answered, INSTANCES[number % 2], number))
-    assert all(error.endswith("nothing is handed out until it can") for error in refusals), refusals
+    assert all(error.endswith("no new claims are prepared until it can be used") for error in refusals), refusals
     cpus = [cpus_of(instances.folder, number) for number in range(CLAIMS)]
     assert sum(map(len, cpus)) == len(CPUSet.union(cpus)), "a CPU was given twice"
 

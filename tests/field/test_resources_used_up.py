@@ -117,7 +117,10 @@ def test_a_full_disk_refuses_claims_and_loses_none(small_disk: Path) -> None:
     for _ in range(2):
         refused = prepare(1)
         assert isinstance(refused, Refused)
-        assert "ledger.db cannot be used: database or disk is full; nothing is handed out until it can" in str(refused)
+        assert (
+            "ledger.db cannot be used: database or disk is full; no new claims are prepared until it can be used"
+            in str(refused)
+        )
     assert specs() == 1
     filler.unlink()
     assert isinstance(prepare(1), Prepared)

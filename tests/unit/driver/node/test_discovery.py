@@ -47,7 +47,9 @@ def test_without_hardware_there_is_no_inventory_and_nothing_is_granted(
 ) -> None:
     lamps.darkness = darkness
     node = opened(tmp_path, lamps)
-    with pytest.raises(UnreadError, match="the hardware cannot be read, so nothing is handed out: it is dark; look at"):
+    with pytest.raises(
+        UnreadError, match="the hardware cannot be read, so no new claims are prepared: it is dark; check the"
+    ):
         _ = node.inventory
     assert node.impediment == node.discovery.unread
     assert prepare(node, CLAIM) == {"a": Refused(str(node.impediment))}

@@ -143,7 +143,7 @@ def test_rows_come_back_without_the_copy_and_new_claims_wait_for_the_administrat
     records = {record.uid: record for record in node.records()}
     assert before.items() <= records.items()
     refused = str(prepare(node, claim(4)))
-    assert "nothing new is handed out on this node: the ledger was lost" in refused
+    assert "no new claims are prepared on this node: the ledger was lost" in refused
     assert "run `dranode forget-lost --drivers dra.cpu`" in refused
     assert isinstance(prepare(node, claim(1)), Prepared)
 
@@ -459,7 +459,7 @@ def test_whatever_befalls_ledger_and_copy_no_claim_is_lost_in_silence(
         assert all(before[uid].held <= held[uid] for uid in before)
         assert held["uid-4"].isdisjoint(CPUSet.union(record.held for record in before.values()))
     else:
-        assert "nothing new is handed out" in str(answer)
+        assert "no new claims are prepared" in str(answer)
         assert node.missing()
 
 
@@ -555,7 +555,7 @@ def test_an_empty_file_in_place_of_an_unreadable_copy_makes_no_new_node_of_one_w
     shutil.move(copy_at(tmp_path), tmp_path / "aside")
     copy_at(tmp_path).touch()
     if harm is gone:
-        assert "nothing new is handed out" in str(prepare(node, claim(4)))
+        assert "no new claims are prepared" in str(prepare(node, claim(4)))
     else:
         assert isinstance(prepare(node, claim(4)), Prepared)
         assert before.keys() < {record.uid for record in node.records()}

@@ -85,7 +85,7 @@ def test_a_spec_that_a_driver_fails_to_read_blocks_new_grants_and_nothing_else(t
     node = NodeClaims(Puzzled(), tmp_path, tmp_path / "cdi")
     node.open()
     refused = node.prepare({reference(ours): ours})[ours.metadata.uid]
-    assert "nothing new is handed out" in str(refused)
+    assert "no new claims are prepared" in str(refused)
     assert isinstance(node.prepare({reference(theirs): theirs})[theirs.metadata.uid], Prepared)
     assert node.unprepare((reference(theirs),)) == {theirs.metadata.uid: None}
     assert isinstance(node.prepare({reference(ours): ours})[ours.metadata.uid], Prepared)

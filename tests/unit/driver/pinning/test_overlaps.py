@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.driver.pinning.container_index import Containers
 from dranode.driver.pinning.containers import Container, Pinned
-from dranode.driver.pinning.refusals import overlaps_at_start, start_refusal, to_compare
+from dranode.driver.pinning.refusals import compared_at_start, overlaps_at_start, start_refusal
 from tests.fakes.enforcement import A, B, container, snapshot
 
 HELD = snapshot(A, B)
@@ -60,9 +60,9 @@ def test_a_container_that_was_made_on_cpus_of_a_claim_in_use_is_in_the_way_itsel
 def test_what_has_no_cpus_of_its_own_needs_no_look_at_others() -> None:
     others = (pinned(FREE), pinned(container("more", "p8")))
     late = pinned(container("late", "p7"), started=False)
-    assert to_compare(Containers((late, *others)), HELD, late) == (late.container,)
-    assert to_compare(Containers((late, *others)), snapshot(), late) == ()
-    assert len(to_compare(Containers((MINE, *others)), HELD, MINE)) == 3
+    assert compared_at_start(Containers((late, *others)), HELD, late) == (late.container,)
+    assert compared_at_start(Containers((late, *others)), snapshot(), late) == ()
+    assert len(compared_at_start(Containers((MINE, *others)), HELD, MINE)) == 3
 
 
 def test_a_refusal_says_who_is_in_the_way_and_what_follows() -> None:

@@ -122,7 +122,7 @@ def test_a_ledger_that_may_lack_claims_is_said_beside_the_rows_with_the_command_
     done = CliRunner().invoke(command, [*machine.options(), "-o", "json"])
     assert [row["uid"] for row in json.loads(done.stdout)] == ["uid-lost", "uid-a"]
     missing, lost = done.stderr.splitlines()
-    assert missing.startswith(f"dra.cpu: nothing new is handed out on this node: {LOST}")
+    assert missing.startswith(f"dra.cpu: no new claims are prepared on this node: {LOST}")
     assert missing.endswith("run `dranode forget-lost --drivers dra.cpu`")
     assert "while the claim with UID uid-lost may hold anything" in lost
 
