@@ -33,7 +33,7 @@ def test_the_page_has_the_kernels_counters_by_claim_pod_and_namespace() -> None:
         world.prepare(CLAIM)
         assert service.pinning is not None
         service.pinning.usage._clock = itertools.count(step=61).__next__
-        metrics = Metrics(itertools.count(step=2).__next__)
+        metrics = Metrics(itertools.count(step=2).__next__, cost=lambda: 0.0)
         metrics.add(service)
         runtime = world.admit()
         running = [

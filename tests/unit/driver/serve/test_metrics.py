@@ -75,7 +75,8 @@ class World:
 @pytest.fixture
 def worlds() -> Iterator[dict[str, World]]:
     (cpu,) = load_plugins(["cpu"], open_machine("sockets=1,numa=2,cores=4,threads=2"), {"reserved_cpus": "0,8"})
-    metrics, cluster = Metrics(itertools.count().__next__), Cluster()
+    # A page that took 10 ms of CPU is kept for longer than this clock's next second.
+    metrics, cluster = Metrics(itertools.count().__next__, cost=lambda: 0.0), Cluster()
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         root = Path(name)
         (root / "plugins_registry").mkdir()
