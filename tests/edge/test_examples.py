@@ -41,8 +41,9 @@ CPUS = {
     "cpu-spread.yaml": {"two-nodes-cpus": "0-2,4-6,16-18,20-22"},
 }
 
-# What each example says that it gives of memory and besides: the device of each request, and its amount.
+# What each example of several kinds of devices says that it gives: the device of each request, and its amount.
 DEVICES = {
+    "gpu-aligned.yaml": {"gpu": ("gpu-0000-11-00-0", ""), "cpus": ("cpudevnuma000", "4")},
     "memory-database.yaml": {
         "cpus": ("cpudevnuma000", "4"),
         "memory": ("memory-numa0", "8Gi"),
@@ -93,15 +94,15 @@ def test_an_example_gives_what_it_says(path: Path) -> None:
     assert answer["unprepared"] is True
 
 
-@pytest.mark.parametrize("path", OF_MEMORY, ids=lambda path: path.stem)
-def test_an_example_of_memory_gives_devices_of_the_nodes_that_it_says(path: Path) -> None:
-    answer = run(path)
+@pytest.mark.parametrize("name", DEVICES)
+def test_an_example_of_several_kinds_gives_devices_of_the_nodes_that_it_says(name: str) -> None:
+    answer = run(ROOT / "examples" / name)
     (claim,) = answer["claims"]
     assert claim["error"] is None
     results = claim["allocation"]["devices"]["results"]
     amounts = {each["request"]: next(iter(each.get("consumedCapacity", {}).values()), "") for each in results}
     given = {each["request"]: (each["device"], amounts[each["request"]]) for each in results}
-    assert given == DEVICES[path.name]
+    assert given == DEVICES[name]
     prepared = [request for device in claim["devices"] for request in device["requests"] if device["cdi"]]
     assert sorted(prepared) == sorted(given)
     assert answer["unprepared"] is True
@@ -122,6 +123,15 @@ def test_a_gpu_and_a_network_card_come_from_one_pcie_root() -> None:
     assert (pod["pod"], pod["node"]) == ("default/training", "server")
     (claim,) = [one for one in answer["claims"] if one["name"] == "training"]
     assert [result["device"] for result in claim["allocation"]["devices"]["results"]] == ["gpu-1", "nic-1"]
+
+
+def test_two_pods_get_a_gpu_and_the_third_gets_cpus() -> None:
+    claims = run(ROOT / "examples" / "gpu-else-cpus.yaml")["claims"]
+    assert {claim["name"]: claim["allocation"]["devices"]["results"][0]["request"] for claim in claims} == {
+        "first-engine": "engine/gpu",
+        "second-engine": "engine/gpu",
+        "third-engine": "engine/cpus",
+    }
 
 
 def test_a_gpu_for_a_virtual_machine_is_bound_for_the_claim_and_given_back() -> None:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
-import tokenize
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import grimp
-import pytest
-
-from dranode.driver.plugins import declared, installed
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("api", "cdi", "cpu", "driver", "gpu", "memory", "proto", "sanity", "show", "sim", "tools")
@@ -37,13 +31,6 @@ def deciding() -> tuple[Path, ...]:
     paths = [ROOT.joinpath(*name.split(".")[1:]) for name in contract["source_modules"]]
     folders_or_files = (path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")] for path in paths)
     return tuple(file for files in folders_or_files for file in files)
-
-
-def test_no_command_takes_a_file_that_may_not_be_looked_for_for_a_missing_one() -> None:
-    # Since Python 3.14 these methods of Path say no to both; machine/presence.py tells them apart.
-    asking = re.compile(r"\.(exists|is_dir|is_file|is_socket)\(\)")
-    files = [path for part in ("driver/cli", "driver/kube", "show", "tools") for path in (ROOT / part).rglob("*.py")]
-    assert [path.relative_to(ROOT).as_posix() for path in files if asking.search(path.read_text())] == []
 
 
 def test_the_list_of_deciding_modules_lacks_none() -> None:
@@ -83,13 +70,6 @@ def test_serve_loads_all_of_the_node_driver_and_nothing_that_serves_people() -> 
     people = tuple(f"dranode.{part}." for part in ("sanity", "show", "sim", "tools"))
     assert sorted(name for name in loaded if name.startswith(people)) == []
     assert len(loaded) > 100
-
-
-def test_unit_tests_lie_in_folders_of_the_code() -> None:
-    unit = ROOT / "tests" / "unit"
-    folders = {path.parent.relative_to(unit) for path in unit.rglob("test_*.py")}
-    assert len(folders) > len(PARTS)
-    assert sorted(str(folder) for folder in folders if not (ROOT / folder).is_dir()) == []
 
 
 def test_every_folder_with_an_init_is_listed_as_a_package() -> None:
@@ -184,117 +164,10 @@ def test_every_part_is_typed() -> None:
 def test_serve_loads_no_library_that_only_people_or_the_local_run_need() -> None:
     script = """
 import sys
-import tokenize
+
 from dranode.driver.cli import options, serve
 heavy = ("rich", "re2", "yaml", "kubernetes")
 print(*(name for name in heavy if name in sys.modules))
 """
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
     assert loaded.split() == []
-
-
-# Files of the kernel are called so, resources of Kubernetes, and other projects' drivers.
-_KERNELS = {f"driver/machine/{name}.py": {"cpu", "memory"} for name in ("cgroups", "container_usage")}
-_OTHERS = ("dra-driver-cpu", "dra_driver_cpu")
-
-
-def _texts(path: Path) -> Iterator[str]:
-    """Every string, comment and identifier of a module."""
-    with path.open("rb") as file:
-        for token in tokenize.tokenize(file.readline):
-            if token.type in (tokenize.STRING, tokenize.COMMENT, tokenize.NAME):
-                yield token.string
-
-
-@cache
-def _words() -> tuple[frozenset[str], re.Pattern[str]]:
-    """The short names of our drivers, and a pattern of everything else that names one or an option of one."""
-    short = frozenset(point.name for point in installed().values() if point.value.startswith("dranode."))
-    words = {form.format(name) for name in short for form in ("dra.{}", "dra_{}")}
-    words |= {form.format(name.upper()) for name in short for form in ("{} driver", "{}Config")}
-    # An option of one plain word, such as `order`, is a word like any other without its hyphens.
-    words |= {each.flag for each in declared().options}
-    words |= {each.parameter for each in declared().options if "_" in each.parameter}
-    return short, re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, sorted(words)))})(?![\w-])")
-
-
-def names_of_drivers(path: Path, text: str) -> set[str]:
-    """What in a text of the framework names a driver of ours, or an option of one."""
-    short, pattern = _words()
-    for other in _OTHERS:
-        text = text.replace(other, "")
-    quoted = text.strip("\"'")
-    kernels = _KERNELS.get(str(path.relative_to(ROOT)), set())
-    return set(pattern.findall(text)) | ({quoted} if quoted in short - kernels and quoted != text else set())
-
-
-def test_the_framework_names_no_driver_and_no_option_of_one() -> None:
-    files = sorted((ROOT / "driver").rglob("*.py"))
-    named = [(path, word) for path in files for text in _texts(path) for word in names_of_drivers(path, text)]
-    assert [f"{path.relative_to(ROOT)}: {word}" for path, word in named] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ('"cpu"', "cpu"),
-        ('"one for dra.gpu alone"', "dra.gpu"),
-        ("group_by", "group_by"),
-        ('"pass --reserved-cpus 0"', "--reserved-cpus"),
-        ("# the GPU driver", "GPU driver"),
-    ],
-)
-def test_a_name_of_a_driver_would_be_seen(text: str, word: str) -> None:
-    assert names_of_drivers(ROOT / "driver" / "plugins.py", text) == {word}
-
-
-def _takes_consumers_for_pods(text: str) -> Iterator[int]:
-    """The lines where names or UIDs of a claim's consumers are taken without a look at what they are."""
-    loops = (ast.For, ast.comprehension)
-    for node in ast.walk(ast.parse(text)):
-        inner = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
-        for loop in inner:
-            assert isinstance(loop, loops)
-            asked = loop.iter
-            if not isinstance(asked, ast.Attribute) or not isinstance(loop.target, ast.Name):
-                continue
-            owner = asked.value.id if isinstance(asked.value, ast.Name) else ""
-            if asked.attr != "reserved_for" and (asked.attr, owner) != ("pods", "record"):
-                continue
-            fields = {
-                each.attr
-                for each in ast.walk(node)
-                if isinstance(each, ast.Attribute)
-                and isinstance(each.value, ast.Name)
-                and each.value.id == loop.target.id
-            }
-            if fields & {"name", "uid"} and not fields & {"is_pod", "is_pod_group"}:
-                yield asked.lineno
-
-
-def test_no_consumer_of_a_claim_is_taken_for_a_pod_unchecked() -> None:
-    """It may be a PodGroup, whose pods are not named: `claims/consumers.py` says which consumers are pods."""
-    files = [path for part in PARTS for path in (ROOT / part).rglob("*.py") if path.name != "consumers.py"]
-    places = {
-        path.relative_to(ROOT).as_posix(): lines
-        for path in files
-        if "pods" in (text := path.read_text()) or "reserved_for" in text
-        if (lines := list(_takes_consumers_for_pods(text)))
-    }
-    assert places == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        ("[one.name for one in claim.status.reserved_for]", [1]),
-        ("{pod.uid: pod.name for record in records for pod in record.pods}", [1]),
-        ("for pod in record.pods:\n    print(pod.name)", [1]),
-        ("[one.uid for one in claim.status.reserved_for if one.is_pod]", []),
-        ("[one.name for one in pods_among(record.pods)]", []),
-        ("', '.join(map(str, claim.status.reserved_for))", []),
-        ("[pod.name for pod in workload.pods]", []),
-    ],
-)
-def test_a_consumer_that_is_taken_for_a_pod_would_be_seen(text: str, lines: list[int]) -> None:
-    assert list(_takes_consumers_for_pods(text)) == lines
