@@ -35,7 +35,7 @@ from dranode.driver.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Configures, Tunes
-from dranode.driver.claims.plugin import Inventory, Plugin
+from dranode.driver.claims.plugin import DeviceHealth, Inventory, Plugin
 from dranode.driver.claims.prepare import allocated
 from dranode.driver.claims.record import ClaimState, PreparedDevice, Record, record_of
 from dranode.driver.node.node import NodeClaims
@@ -145,6 +145,8 @@ def _check_discovery(plugin: Plugin) -> tuple[Device, ...]:
     refused = sound.warnings[len(first.warnings) :]
     _must(not refused, f"the API server would refuse what discover() found: {'; '.join(refused)}")
     _check_attribute_names(plugin, first.devices)
+    for health in plugin.health(first):
+        _must(isinstance(health, DeviceHealth), f"health() returned {health!r}, which must be a DeviceHealth")
     return first.devices
 
 
@@ -383,7 +385,11 @@ def _least(device: Device, key: str) -> str:
 
 
 def _prepared(node: NodeClaims, claim: ResourceClaim) -> tuple[PreparedDevice, ...]:
-    answer = node.prepare({ClaimRef.of(claim): claim})[claim.metadata.uid]
+    try:
+        answer = node.prepare({ClaimRef.of(claim): claim})[claim.metadata.uid]
+    except NotImplementedError as error:
+        # The record of a claim is JSON.
+        raise AssertionError(f"grant() must return a Grant.state of plain JSON, without {error}") from error
     match answer:
         case Prepared(devices):
             return devices

@@ -131,6 +131,18 @@ class Misnamed(Lamps):
     driver = "Lamps"
 
 
+class Unrecordable(Lamps):
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        del held, inventory
+        return ClaimGrant(tuple(Grant.of(asked.result, state=object()) for asked in claim.results))
+
+
+class Unwell(Lamps):
+    def health(self, inventory: Inventory) -> Any:
+        del inventory
+        return [("lamp-0", "burnt out")]
+
+
 @pytest.mark.parametrize(
     ("plugin", "sentence"),
     [
@@ -141,6 +153,8 @@ class Misnamed(Lamps):
         (Random(), "must"),
         (Unpublishable(), "the API server would refuse"),
         (Misnamed(), "must be a DNS subdomain"),
+        (Unrecordable(), "a Grant.state of plain JSON, without <class 'object'>"),
+        (Unwell(), r"health\(\) returned \('lamp-0', 'burnt out'\), which must be a DeviceHealth"),
         (Sticking(Board()), "Unprepare of lamp-0 failed: .*the switch of lamp-0 sticks"),
     ],
     ids=lambda value: type(value).__name__,
