@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 DRIVER: Final = "gpu.example.com"
 DEVICES: Final = 8
 _UIDS: Final = uuid.UUID("0f3a0d3e-5a52-4bb1-9a1e-7d0c9c3f3b11")
@@ -73,16 +71,6 @@ def write_json(size: DumpSize, path: Path) -> None:
         {"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}, indent=4
     )
     path.write_text(text + "\n", encoding="utf-8")
-
-
-def write_yaml(size: DumpSize, path: Path) -> None:
-    """Write the dump as kubectl prints it with `-o yaml`."""
-    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    with path.open("w", encoding="utf-8") as file:
-        file.write("apiVersion: v1\nitems:\n")
-        for document in documents(size):
-            yaml.dump([document], file, dumper)
-        file.write('kind: List\nmetadata:\n  resourceVersion: ""\n')
 
 
 def _metadata(name: str, namespace: str, **more: Any) -> Document:

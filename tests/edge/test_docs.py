@@ -209,12 +209,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 # --- what tables and sentences say of the code ---
 
 
-def test_every_file_that_a_page_names_is_there() -> None:
-    for page in MANUAL:
-        for name in re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", page.read_text()):
-            assert (ROOT / name).exists(), f"{page.name}: {name}"
-
-
 def test_every_option_that_a_page_names_is_one() -> None:
     known = {
         option

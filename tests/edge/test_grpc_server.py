@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from typing import Any
 import grpc
 import pytest
 
-from dranode.api.errors import UsageError
 from dranode.driver.claims.answers import Prepared
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import DeviceHealth, Health
@@ -36,8 +34,6 @@ from tests.fakes.waiting import PATIENCE, eventually
 DRIVER = "dra.example"
 # As many calls as are carried out at once.
 THREADS = 4 + MAX_STREAMS
-# A client's preface, empty settings, and what is asked of the peer next.
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 
 class World:
@@ -123,24 +119,6 @@ def watching(channel: grpc.Channel) -> Any:
     return DRAResourceHealthStub(channel).NodeWatchResources(health.NodeWatchResourcesRequest(), timeout=PATIENCE)
 
 
-def test_many_callers_at_once_get_each_its_own_answer(world: World) -> None:
-    with futures.ThreadPoolExecutor(32) as callers, world.channel() as first, world.channel() as second:
-        asks = [asking(first), asking(second)]
-        answers = callers.map(lambda n: len(asks[n % 2](f"a-{n}")), range(400))
-        assert list(answers) == list(range(400))
-
-
-@pytest.mark.parametrize("size", [0, 65_536, 4_000_000])
-def test_an_answer_larger_than_any_window_comes_whole(call: Callable[..., Any], size: int) -> None:
-    assert len(call(f"a-{size}")) == size
-
-
-def test_a_request_larger_than_any_window_comes_whole(call: Callable[..., Any], world: World) -> None:
-    name = "a" * 4_000_000
-    call(name)
-    assert world.asked == [name]
-
-
 def test_a_request_above_the_limit_is_refused_and_the_next_is_answered(call: Callable[..., Any]) -> None:
     for _ in range(3):
         with pytest.raises(grpc.RpcError, match=r"larger than max \(5\d+ vs. 4194304\)") as refused:
@@ -167,21 +145,6 @@ def test_an_answer_that_no_message_can_carry_is_an_error_that_says_so(
     assert call("a") == ""
 
 
-def test_bytes_that_are_no_message_are_refused(world: World, call: Callable[..., Any]) -> None:
-    with world.channel() as channel:
-        prepare = channel.unary_unary("/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources")
-        with pytest.raises(grpc.RpcError) as refused:
-            prepare(b"\xff\xff", timeout=PATIENCE)
-    assert refused.value.code() is grpc.StatusCode.INTERNAL
-    assert call("a") == ""
-
-
-def test_a_method_that_does_not_exist_is_unimplemented(world: World) -> None:
-    with world.channel() as channel, pytest.raises(grpc.RpcError) as refused:
-        channel.unary_unary("/v1.Nothing/AtAll")(b"", timeout=PATIENCE)
-    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 def test_a_caller_who_gives_up_keeps_nobody_from_being_answered(call: Callable[..., Any], world: World) -> None:
     for _ in range(2 * THREADS):
         with pytest.raises(grpc.RpcError) as refused:
@@ -203,32 +166,6 @@ def test_a_call_that_is_taken_back_while_it_waits_is_not_begun(call: Callable[..
     world.slow.release(THREADS)
     assert [len(each.result(PATIENCE).claims) for each in (*busy, last)] == [1] * (THREADS + 1)
     assert "never" not in world.asked
-
-
-def test_a_peer_that_sends_noise_disturbs_nobody(call: Callable[..., Any], world: World) -> None:
-    for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, PREFACE + b"\0\0\4\0\0\0\0\0\7abcd", b""):
-        with socket.socket(socket.AF_UNIX) as peer:
-            peer.settimeout(PATIENCE)
-            peer.connect(str(world.sockets.dra))
-            peer.sendall(noise)
-            peer.shutdown(socket.SHUT_WR)
-            while peer.recv(4096):
-                pass
-        assert call("a") == ""
-
-
-def test_a_peer_that_pings_without_end_and_reads_nothing_is_read_no_more(
-    call: Callable[..., Any], world: World
-) -> None:
-    pings = b"\0\0\x08\6\0\0\0\0\0\0\0\0\0\0\0\0\0" * 4096
-    with socket.socket(socket.AF_UNIX) as peer:
-        peer.connect(str(world.sockets.dra))
-        peer.sendall(PREFACE)
-        peer.settimeout(1)
-        # Or hung up on.
-        with pytest.raises((TimeoutError, BrokenPipeError, ConnectionResetError)):
-            peer.sendall(pings * 1000)
-        assert call("a") == ""
 
 
 def test_streams_of_health_beyond_the_limit_are_refused_until_one_ends(world: World) -> None:
@@ -363,24 +300,6 @@ def test_a_socket_is_its_owners_alone_and_the_folder_holds_nothing_else(root: Pa
         os.umask(mask)
     assert os.listdir(root) == ["s.sock"]  # noqa: PTH208 - hidden names too
     assert stat.S_IMODE((root / "s.sock").stat().st_mode) == 0o600
-    assert answers(root / "s.sock")
-    server.stop(0).wait()
-
-
-def test_what_a_crash_left_is_replaced(root: Path) -> None:
-    path = root / "s.sock"
-    path.write_text("left by a crash")
-    serving(path).stop(0).wait()
-    assert path.is_socket()
-    server = serving(path)
-    assert answers(path)
-    server.stop(0).wait()
-
-
-def test_a_live_servers_socket_is_not_taken_over(root: Path) -> None:
-    server = serving(root / "s.sock")
-    with pytest.raises(UsageError, match=r"another process listens on \S+/s\.sock"):
-        serving(root / "s.sock")
     assert answers(root / "s.sock")
     server.stop(0).wait()
 

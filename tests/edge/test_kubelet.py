@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import tempfile
 from collections.abc import Iterator
-from concurrent import futures
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -190,11 +189,6 @@ def test_the_socket_that_another_driver_left_when_it_was_killed_is_passed_over(r
     kubelet.close()
 
 
-@pytest.mark.usefixtures("service")
-def test_the_slices_are_handed_to_the_cluster(cluster: MemoryCluster) -> None:
-    assert [len(inventory.devices) for inventory in cluster.published] == [4]
-
-
 def test_stale_sockets_are_replaced_and_gone_after_a_stop(root: Path, cluster: MemoryCluster) -> None:
     sockets = socket_paths(root, LAMPS)
     sockets.dra.parent.mkdir(parents=True)
@@ -268,22 +262,6 @@ def test_health_comes_whole_at_once_and_changes_at_once(
         ("lamp-2", 2, "the bulb has burnt out")
     ]
     stream.cancel()
-
-
-def test_open_health_streams_leave_room_for_calls(channel: grpc.Channel, cluster: MemoryCluster) -> None:
-    watch = DRAResourceHealthStub(channel).NodeWatchResources
-    streams = [watch(drahealth_v1_pb2.NodeWatchResourcesRequest()) for _ in range(8)]
-    for stream in streams:
-        next(stream)
-    api = dra_v1_pb2
-    ref = next(iter(cluster.claims))
-    prepare = DRAPluginStub(channel).NodePrepareResources
-    request = api.NodePrepareResourcesRequest(claims=[api.Claim(namespace="default", name=ref.name, uid=ref.uid)])
-    with futures.ThreadPoolExecutor(4) as callers:
-        answers = list(callers.map(lambda _: prepare(request, timeout=PATIENCE), range(4)))
-    assert all(len(answer.claims[ref.uid].devices) == 2 for answer in answers)
-    for stream in streams:
-        stream.cancel()
 
 
 def test_a_stopped_health_service_ends_its_streams(service: DriverService, channel: grpc.Channel) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import click
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from dranode.driver.cli.commands import cli
 from dranode.driver.cli.options import variables
@@ -171,31 +170,3 @@ def test_the_overlay_for_another_root_of_kubelet_leaves_no_mount_behind() -> Non
 
 
 # --- what is said of commands ---
-
-
-def test_check_shows_all_errors_of_a_document_that_does_not_decode(tmp_path: Path) -> None:
-    claim = """
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaim
-metadata: {name: a}
-spec:
-  devices:
-    requests:
-    - name: 5
-      exactly: {deviceClassName: dra.cpu, count: "x", treads: 1}
-    - name: UPPER
-      exactly: {deviceClassName: [], count: -1}
-    constraints: 3
-"""
-    (tmp_path / "claim.yaml").write_text(claim)
-    ran = CliRunner().invoke(COMMANDS["check"], ["-o", "json", str(tmp_path / "claim.yaml")])
-    (verdict,) = yaml.safe_load(ran.stdout)
-    assert {error["path"] for error in verdict["errors"]} == {
-        "spec.devices.requests[0].exactly.treads",
-        "spec.devices.requests[0].name",
-        "spec.devices.requests[0].exactly.count",
-        "spec.devices.requests[1].exactly.deviceClassName",
-        "spec.devices.constraints",
-        "spec.devices.requests[1].name",
-        "spec.devices.requests[1].exactly.count",
-    }

@@ -7,16 +7,8 @@ from itertools import count
 
 import msgspec
 
-from dranode.api.resource import ResourceSlice, ResourceSliceSpec
-from dranode.driver.slices.limits import (
-    MAX_COUNTER_SETS,
-    MAX_DEVICES,
-    MAX_LARGE_DEVICES,
-    counter_set_problems,
-    frame_problems,
-    is_large,
-    sanitize,
-)
+from dranode.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
+from dranode.api.slice_validation import slice_errors
 from dranode.driver.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan
 
 
@@ -67,20 +59,7 @@ class SliceShelf:
         return [self.slices[name].spec for name in sorted(self.slices)]
 
 
-def slice_problems(spec: ResourceSliceSpec) -> tuple[str, ...]:
-    """Return a sentence for each reason why the API server would refuse the slice; none if it would accept it."""
-    problems = [*frame_problems(spec)]
-    names = [device.name for device in spec.devices]
-    problems += [f'device "{name}" stands twice in the slice' for name in sorted({*names}) if names.count(name) > 1]
-    most = MAX_LARGE_DEVICES if any(map(is_large, spec.devices)) else MAX_DEVICES
-    if len(names) > most:
-        problems.append(f"{len(names)} devices in one slice are more than {most}")
-    if spec.shared_counters and spec.devices:
-        problems.append("devices and sharedCounters cannot share a slice")
-    if len(spec.shared_counters) > MAX_COUNTER_SETS:
-        problems.append(f"{len(spec.shared_counters)} counter sets in one slice are more than {MAX_COUNTER_SETS}")
-    for counters in spec.shared_counters:
-        problems += counter_set_problems(counters)
-    for device in spec.devices:
-        problems += sanitize(device)[1]
-    return tuple(problems)
+def slice_problems(spec: ResourceSliceSpec) -> list[str]:
+    """Why the API server would refuse the slice; the driver's own limits have no part in this."""
+    slice_ = ResourceSlice(metadata=ObjectMeta(name="slice"), spec=spec)
+    return [f"{error.path}: {error.message}" for error in slice_errors(slice_)]

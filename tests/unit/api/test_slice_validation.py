@@ -12,7 +12,6 @@ from dranode.api.resource import ResourceSlice
 from dranode.api.slice_validation import selection_errors, slice_errors
 
 COUNTERS = {"m": {"value": "1"}}
-CONSUMES = {"counterSet": "c", "counters": COUNTERS}
 
 
 def device(name: str = "d", **fields: Any) -> dict[str, Any]:
@@ -23,10 +22,6 @@ def spec(**fields: Any) -> dict[str, Any]:
     pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
     whole = {"driver": "gpu.example.com", "nodeName": "n", "pool": pool, "devices": [device()], **fields}
     return {name: value for name, value in whole.items() if value is not None}
-
-
-def one_term(**term: Any) -> dict[str, Any]:
-    return {"nodeSelectorTerms": [term]}
 
 
 def errors(document: Mapping[str, Any], **options: Any) -> list[str]:

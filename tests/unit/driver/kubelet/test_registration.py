@@ -14,15 +14,6 @@ def registration(rejected: list[str]) -> Registration:
     return Registration("a.example.com", Path("/s.sock"), ("v1.DRAPlugin",), rejected.append)
 
 
-def test_getinfo_is_answered_with_name_endpoint_and_versions() -> None:
-    asked = registration([])
-    assert not asked.asked.is_set()
-    assert asked.GetInfo(api.InfoRequest(), None) == api.PluginInfo(
-        type="DRAPlugin", name="a.example.com", endpoint="/s.sock", supported_versions=["v1.DRAPlugin"]
-    )
-    assert asked.asked.is_set()
-
-
 @pytest.mark.parametrize(
     ("registered", "error", "reasons"),
     [

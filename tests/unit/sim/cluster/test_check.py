@@ -268,15 +268,6 @@ def test_a_kind_with_a_typo_and_files_without_anything_to_check_are_errors(tmp_p
         assert "holds no" in verdict["errors"][0]["message"]
 
 
-def test_exactly_is_no_field_of_v1beta1(tmp_path: Path) -> None:
-    text = CLAIM.replace("firstAvailable: [{name: mid-gpu, deviceClassName: gpu}]", "exactly: {deviceClassName: gpu}")
-    assert checked(written(tmp_path, text))[0] == 0
-    status, (verdict,) = checked(written(tmp_path, text.replace("k8s.io/v1", "k8s.io/v1beta1")))
-    assert status == 1
-    assert verdict["errors"][0]["path"] == "spec.devices.requests[0]"
-    assert "v1beta1 has no exactly" in verdict["errors"][0]["message"]
-
-
 SURROUNDED = """
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaim
@@ -358,30 +349,6 @@ spec: {resourceClaims: [{name: a, resourceClaimName: cc}], containers: [{name: m
             "message": 'no ResourceClaim "default/cc" is in these files; did you mean "c"?',
         }
     ]
-
-
-def test_all_errors_of_a_configuration_are_shown_at_once(tmp_path: Path) -> None:
-    path = written(
-        tmp_path,
-        """
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaim
-metadata: {name: c}
-spec:
-  devices:
-    requests: [{name: r, exactly: {deviceClassName: dra.cpu}}]
-    config:
-    - opaque:
-        driver: dra.cpu
-        parameters: {apiVersion: dra.cpu/v1alpha1, kind: CPUConfig, cpuset: 9-3, foo: 1, order: x}
-""",
-    )
-    status, (claim,) = checked(path)
-    assert status == 1
-    head = "spec.devices.config[0].opaque."
-    shown = [f"{error['path'].removeprefix(head)}: {error['message'].split(';')[0]}" for error in claim["errors"]]
-    assert shown[:2] == ["parameters: contains unknown field foo", "parameters: contains unknown field order"]
-    assert shown[2].startswith('parameters.cpuset: opaque config: failed to parse cpuset "9-3"')
 
 
 def test_a_selector_that_can_cost_too_much_is_refused_as_the_server_does(tmp_path: Path) -> None:
