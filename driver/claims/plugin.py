@@ -253,8 +253,8 @@ class Plugin(ABC):
         """Return the health of devices; those left out are healthy.
 
         Called after every `discover` and when devices are published. Kubelet shows the answer in the status of pods,
-        and an unhealthy device gets a taint if `--device-taints` is on. If the health cannot be read, it is
-        `Health.UNKNOWN`.
+        and an unhealthy device gets a taint if `--device-taints` is on. If the health of some
+        devices cannot be read, it is `Health.UNKNOWN`; after a MachineError or an OSError it is unknown for all.
 
         Example:
             return [DeviceHealth("fan-0", Health.UNHEALTHY, "it has stopped")]

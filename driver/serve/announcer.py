@@ -15,7 +15,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from dranode.api.errors import DranodeError
+from dranode.api.errors import DranodeError, MachineError
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.events import Occurrence
 from dranode.driver.claims.held import ClaimRef
@@ -138,8 +138,12 @@ class Announcer:
         if discovery.unread is not None:
             return inventory
         devices = {device.name: DeviceHealth(device.name, Health.HEALTHY) for device in inventory.devices}
-        # A device that is not published any more may still be in use by a pod.
-        devices.update((device.device, device) for device in self._node.plugin.health(inventory))
+        try:
+            # A device that is not published any more may still be in use by a pod.
+            devices.update((device.device, device) for device in self._node.plugin.health(inventory))
+        except (MachineError, OSError) as error:
+            # A register that cannot be read must not end the process, which may run other drivers too.
+            devices = {name: DeviceHealth(name, Health.UNKNOWN, str(error)) for name in devices}
         before = {device.device: device.health for device in self._health.devices}
         self._health.report(devices.values())
         self._log_changes(before, devices.values())

@@ -25,9 +25,12 @@ class FragileLamps(Lamps):
     """Lamps of which some may be broken."""
 
     broken: tuple[str, ...] = ()
+    error: Exception | None = None
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
         del inventory
+        if self.error is not None:
+            raise self.error
         return [DeviceHealth(name, Health.UNHEALTHY, "burnt out") for name in self.broken]
 
 
@@ -86,6 +89,19 @@ def test_a_change_of_health_is_logged_once_and_devices_that_change_alike_in_one_
         f"driver={Lamps.driver} devices=lamp-0,lamp-1 health=unhealthy: burnt out",
         f"driver={Lamps.driver} devices=lamp-0 health=healthy",
     ]
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error", "lamp-0/state"), MachineError("lamp-0 is odd")])
+def test_health_that_cannot_be_read_is_unknown_until_it_can(world: World, error: Exception) -> None:
+    world.announcer.begin()
+    world.lamps.error = error
+    world.announcer.report()
+    assert {device.health for device in world.health.devices} == {Health.UNKNOWN}
+    assert {device.message for device in world.health.devices} == {str(error)}
+    assert world.taints == [[[], []]]
+    world.lamps.error = None
+    world.announcer.report()
+    assert {device.health for device in world.health.devices} == {Health.HEALTHY}
 
 
 def test_without_taints_health_is_kubelets_alone(tmp_path: Path) -> None:
