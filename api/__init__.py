@@ -1,8 +1,8 @@
-"""The documents of `resource.k8s.io/v1` that a driver's author writes and reads, and the values in them.
+"""The documents of `resource.k8s.io/v1` that authors of drivers use, and the values in them.
 
     from dranode.api import Device, Quantity
 
-The seam for drivers is `dranode.driver`. The modules of this package may change; only the names below are promised.
+`dranode.driver` has the interface for drivers. Only the names below are stable; the modules of this package may change.
 """
 
 from dranode.api.cpuset import CPUSet

@@ -22,7 +22,7 @@ def policy_problems(value: Quantity, policy: CapacityRequestPolicy) -> Iterator[
     if values and bounds is not None:
         yield "has both validValues and validRange"
     if (values or bounds is not None) and default is None:
-        yield "needs a default beside validValues or validRange"
+        yield "needs a default if it has validValues or validRange"
     if values:
         yield from _values_problems(value, values, default)
     if bounds is not None:

@@ -40,9 +40,9 @@ _SLICE_COUNT: Final = "resourceSliceCount"
 _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 # The kinds with other versions (k8s.io/api 0.36.0 to 0.38.0-alpha.2, testdata/HEAD; 1.35 has no pool status).
 _SERVED: Final = {"DeviceTaintRule": ("v1", "v1beta2", "v1alpha3"), "ResourcePoolStatusRequest": ("v1alpha3",)}
-_learned: Final[set[type]] = set()
-_learning: Final = threading.Lock()
-# Parts of msgspec's messages, whose errors have no attributes.
+_compiled: Final[set[type]] = set()
+_compiling: Final = threading.Lock()
+# Parts of msgspec's messages: its errors have no attributes that say what is wrong and where.
 _NULL: Final = "got `null`"
 _UNKNOWN: Final = "contains unknown field "
 _NO_WORD: Final = "Invalid enum value "
@@ -80,25 +80,25 @@ def _encode_hook(value: Any) -> Any:
     raise NotImplementedError(type(value))
 
 
-def _learn(kind: type) -> None:
+def _compile(kind: type) -> None:
     """Compile msgspec's decoder of a type, in one thread at a time.
 
     msgspec compiles a type when it first decodes one, and crashes the process if two threads do so at once.
     """
     # Read without the lock: a type is added only after it was compiled.
-    if kind not in _learned:
-        with _learning:
+    if kind not in _compiled:
+        with _compiling:
             msgspec.json.Decoder(kind)
-            _learned.add(kind)
+            _compiled.add(kind)
 
 
 def decode(kind: type[T], document: Any) -> T:
     """Decode a plain document to a value of `kind`.
 
     Raises:
-        DocumentError: the document does not fit; the error says where.
+        DocumentError: the document does not fit; the error has the path of the wrong field.
     """
-    _learn(kind)
+    _compile(kind)
     try:
         return _convert(kind, document)
     except DocumentError as error:
@@ -114,7 +114,7 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
     Raises:
         DocumentError: the text is not JSON, or the document does not fit.
     """
-    _learn(kind)
+    _compile(kind)
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -153,12 +153,12 @@ def encode_json(value: Any) -> bytes:
 
 
 def _error(kind: Any, error: msgspec.DecodeError) -> DocumentError:
-    """Convert an error of msgspec: the path comes first, and an unknown field or word is followed by the known ones."""
+    """Convert an error of msgspec: the message begins with the path, and lists the known fields or values."""
     text = str(error)
     match = re.search(_AT, text)
     path = match["path"] if match else ""
     sentence = _plain(text[: match.start()] if match else text)
-    # msgspec says what is wrong, but not what would be right.
+    # msgspec does not say which fields or values are allowed.
     if sentence.startswith(_UNKNOWN):
         names = ", ".join(field_names(kind, path))
         sentence += f"; there are {names}" if names else ""

@@ -4,17 +4,17 @@
     ├── UsageError            wrong option, configuration or input document (exit status 2)
     ├── DocumentError         a document does not decode; the message names file and path
     ├── MachineError          hardware files that are missing, unreadable or contradict each other
-    ├── LedgerError           the ledger cannot be read or written; nothing is granted until it can
-    ├── UnreadError           ledger or hardware cannot be read; the reason is in the log already
+    ├── LedgerError           the ledger cannot be read or written; no new claims are prepared until it can be used
+    ├── UnreadError           ledger or hardware cannot be read; the reason was logged already
     └── ClaimError            one claim cannot be prepared; kubelet shows the reason on the pod
-        ├── ClaimConflictError     another claim holds what the claim needs; its Unprepare may be on its way
+        ├── ClaimConflictError     another claim holds what the claim needs; it may be unprepared soon
         └── ClaimGoneError         the claim no longer exists
 
 An error of only one layer is defined there, as a subclass of one of these: `ApiError`, `SpecError`,
 `CorruptLedgerError` and so on.
 
-Every message is one sentence: the cause first, with the value, the limit and the place, then what to do. It is always
-one printable line of limited length, even if the values in it are not.
+Every message is one sentence: first the cause, with the value, the limit and where it was found, then what to do. It is
+always one printable line of limited length, even if the values in it are not.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ class DocumentError(DranodeError):
     """A document does not decode.
 
     Attributes:
-        path: the place in the document, in JSON notation without the root (`spec.devices.requests[0].name`); may be
-            empty.
+        path: the field, in JSON notation without the root (`spec.devices.requests[0].name`); may be empty.
     """
 
     def __init__(self, message: str, path: str = "") -> None:
@@ -52,7 +51,7 @@ class MachineError(DranodeError):
 
 
 class LedgerError(DranodeError):
-    """The ledger cannot be used; the driver grants nothing new until it can."""
+    """The ledger cannot be used; the driver prepares no new claims until it can be used."""
 
 
 class UnreadError(DranodeError):
@@ -84,7 +83,7 @@ def in_words(error: BaseException) -> str:
     """Describe any exception in one line: its class, its message, and the file that it is about."""
     if is_out_of_threads(error):
         return (
-            "no thread can be started, since the limit on tasks is reached; raise pids.max of the process's cgroup "
+            "no thread can be started, because the limit on tasks is reached; raise pids.max of the process's cgroup "
             "(in a pod kubelet's podPidsLimit) or its ulimit -u"
         )
     # repr() of an OSError omits the file.

@@ -1,4 +1,4 @@
-"""Kubernetes documents in manifests: their places, checks of kind, API version and name, and generated names."""
+"""Kubernetes documents in manifests: where they are, checks of kind, API version and name, and generated names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dranode.api.errors import DocumentError
 
 
 class SourceDocument(msgspec.Struct, frozen=True):
-    """One Kubernetes document and its place.
+    """One Kubernetes document and where it was found.
 
     Attributes:
-        file: the file as it was given; `-` is the standard input.
-        index: its number among the documents of the file, from 0; every item of a `List` counts.
+        file: the file's name in the command line; `-` is the standard input.
+        index: its number among the documents of the file, from 0; every item of a `List` is counted.
         document: the plain document; it has a `kind`, which is a string.
     """
 
@@ -46,7 +46,7 @@ class SourceDocument(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Return the place for messages: `claims.yaml, document 2 (ResourceClaim a)`."""
+        """Return where it was found, for messages: `claims.yaml, document 2 (ResourceClaim a)`."""
         return f"{self.file}, document {self.index + 1} ({self.kind} {self.name})".replace(" )", ")")
 
 
@@ -57,10 +57,10 @@ _NAMES: Final = ("name", "generateName", "namespace", "uid")
 
 
 def check_header(document: Mapping[str, Any]) -> None:
-    """Refuse a document whose kind or API version does not exist, or whose names are not strings.
+    """Reject a document whose kind or API version does not exist, or whose names are not strings.
 
     Raises:
-        DocumentError: the document is refused; the error says where it is wrong.
+        DocumentError: the document is rejected; the error has the path of the wrong field.
     """
     version = document.get("apiVersion")
     if version is not None and not isinstance(version, str):
@@ -82,8 +82,8 @@ def _check_version(version: str) -> None:
     if _VERSION.fullmatch(short) is None:
         raise DocumentError(f'"{version}" is not an API version such as v1 or resource.k8s.io/v1', "apiVersion")
     if group in _V1_ALONE and short != "v1":
-        where = f"the API group {group}" if group else "the core API"
-        raise DocumentError(f'{where} has v1, not "{short}"', "apiVersion")
+        owner = f"the API group {group}" if group else "the core API"
+        raise DocumentError(f'{owner} has v1, not "{short}"', "apiVersion")
 
 
 def object_key(document: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -98,17 +98,17 @@ def object_key(document: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def check_unique(documents: Iterable[SourceDocument]) -> None:
-    """Refuse two documents of the same object.
+    """Reject two documents of the same object.
 
     Raises:
-        DocumentError: there are two; the error has both places.
+        DocumentError: there are two; the error names both documents.
     """
     seen: dict[tuple[str, ...], SourceDocument] = {}
     for source in documents:
         key = object_key(source.document)
         if key is not None and (first := seen.setdefault(key, source)) is not source:
-            what = f"a {source.kind} of this name already exists in {first.place}; keep one"
-            raise DocumentError(f"{source.place}: metadata.name: {what}")
+            problem = f"a {source.kind} of this name already exists in {first.place}; keep one"
+            raise DocumentError(f"{source.place}: metadata.name: {problem}")
 
 
 # The API server generates names from a prefix and five random characters (`SimpleNameGenerator` of k8s.io/apiserver).
@@ -167,7 +167,7 @@ def _characters(seed: str) -> str:
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:_RANDOM])
 
 
-# The program ignores kinds that it does not need. A misspelled kind would be ignored too, so it is refused.
+# The program ignores kinds that it does not need. A misspelled kind would be ignored too, so it is rejected.
 
 # The kinds of Kubernetes 1.37 that can be created, or that `kubectl get` prints, by API group.
 _KINDS: Final = {
@@ -222,7 +222,7 @@ def custom_group(version: object) -> str:
 
 
 def check_kind(document: Mapping[str, Any]) -> None:
-    """Refuse a kind that does not exist in its group, or in any group if there is no `apiVersion`.
+    """Reject a kind that does not exist in its group, or in any group if there is no `apiVersion`.
 
     Custom resources are accepted, except in a group that is most likely misspelled.
 
@@ -253,9 +253,9 @@ def _check_custom_group(group: str, kind: str) -> None:
         raise DocumentError(f'there is no API group "{group}"{hint}', "apiVersion")
 
 
-def _no_such(kind: str, where: str, kinds: frozenset[str]) -> str:
+def _no_such(kind: str, owner: str, kinds: frozenset[str]) -> str:
     """Suggest a similar kind of the same group, or else the groups that have this kind."""
     near = get_close_matches(kind, kinds, 1)
     others = [group or "the core API (v1)" for group, known in _OF_GROUP.items() if kind in known]
     hint = f'; did you mean "{near[0]}"' if near else f"; it is in {' and in '.join(others)}" if others else ""
-    return f'{where} has no kind "{kind}"{hint}'
+    return f'{owner} has no kind "{kind}"{hint}'

@@ -79,9 +79,9 @@ class CapacityRequestPolicyRange(APIDocument, frozen=True, kw_only=True):
 
 
 class CapacityRequestPolicy(APIDocument, frozen=True, kw_only=True):
-    """The amounts of a capacity that requests may ask for, and the default of a request without one (KEP-5075)."""
+    """The valid amounts of a capacity, and the default for a request that names no amount (KEP-5075)."""
 
-    # A request may ask for other amounts than these. The scheduler rounds them up to the next valid one.
+    # A request may name any amount. The scheduler rounds it up to the next valid one.
     default: Quantity | None = None
     valid_values: tuple[Quantity, ...] = ()
     valid_range: CapacityRequestPolicyRange | None = None
@@ -105,7 +105,7 @@ class DeviceCapacity(APIDocument, frozen=True, kw_only=True):
         # The value is frozen, so this is the only way to convert what a driver's author wrote.
         force_setattr(self, "value", _quantity(self.value))
 
-    # msgspec makes the constructor from the fields. Type checkers have to see that it takes plain values too.
+    # msgspec generates the constructor from the fields, so type checkers do not know that it accepts plain values too.
     if TYPE_CHECKING:
 
         def __init__(
@@ -204,7 +204,7 @@ class CounterSet(APIDocument, frozen=True, kw_only=True):
 class DeviceCounterConsumption(APIDocument, frozen=True, kw_only=True):
     """The amounts that an allocated device draws from one counter set (KEP-4815)."""
 
-    # A counter set may be in another slice of the pool, so its name says nothing about this slice.
+    # The counter set may be in another slice of the pool.
     counter_set: str
     counters: Mapping[str, Counter] = {}
     compatibility_groups: tuple[str, ...] = ()
@@ -332,7 +332,7 @@ class ResourcePool(APIDocument, frozen=True, kw_only=True, omit_defaults=False):
     """The pool that a slice belongs to."""
 
     # The API requires all three fields, so they are written even with their defaults. The scheduler uses only slices
-    # of the highest generation, and sees by the count whether it has all of them.
+    # of the highest generation, and compares their number with the count to know whether it has all of them.
     name: str
     generation: int = 0
     resource_slice_count: int = 1
@@ -402,7 +402,7 @@ class DeviceClassSpec(APIDocument, frozen=True, kw_only=True):
 
 
 class DeviceClass(APIDocument, frozen=True, kw_only=True):
-    """A class of devices that claims ask for."""
+    """A class of devices, which requests name."""
 
     api_version: str = ""
     kind: str = ""
@@ -411,7 +411,7 @@ class DeviceClass(APIDocument, frozen=True, kw_only=True):
 
 
 class CapacityRequirements(APIDocument, frozen=True, kw_only=True):
-    """The amounts that a request asks for, by the qualified name of the capacity."""
+    """The requested amounts, by the qualified name of the capacity."""
 
     requests: Mapping[str, Quantity] = {}
 
@@ -596,7 +596,7 @@ class ResourceClaimTemplateSpec(APIDocument, frozen=True, kw_only=True):
 
 
 class ResourceClaimTemplate(APIDocument, frozen=True, kw_only=True):
-    """The template from which Kubernetes makes a claim for each pod."""
+    """The template from which Kubernetes creates a claim for each pod."""
 
     api_version: str = ""
     kind: str = ""

@@ -60,23 +60,23 @@ def slice_errors(slice_: ResourceSlice, *, newest: bool = True) -> _Errors:
     yield from metadata_errors(slice_.metadata)
     yield from _driver(spec.driver, "spec.driver")
     yield from _pool(spec.pool)
-    yield from _places(spec, "spec", ("node_name", "node_selector", "all_nodes", "per_device_node_selection"))
+    yield from _node_fields(spec, "spec", ("node_name", "node_selector", "all_nodes", "per_device_node_selection"))
     if spec.node_selector is not None and len(spec.node_selector.node_selector_terms) > 1:
         terms = len(spec.node_selector.node_selector_terms)
         yield FieldError("spec.nodeSelector.nodeSelectorTerms", f"there must be exactly one term, not {terms}")
     # Servers of 1.34 still accept both in one slice, and more counter sets.
     if newest and spec.shared_counters and spec.devices:
-        what = "only one of sharedCounters and devices is allowed; publish the counters in a slice of their own"
-        yield FieldError("spec", what)
+        problem = "only one of sharedCounters and devices is allowed; publish the counters in a separate slice"
+        yield FieldError("spec", problem)
     # One such device lowers the limit for the whole slice.
     most = _LARGE_DEVICES if newest and any(map(_is_large, spec.devices)) else _DEVICES
     yield from count_errors(spec.devices, most, "spec.devices")
-    yield from _twice([device.name for device in spec.devices], "spec.devices", ".name")
+    yield from _duplicates([device.name for device in spec.devices], "spec.devices", ".name")
     own_nodes = spec.per_device_node_selection is True
     for index, device in enumerate(spec.devices):
         yield from _device(device, f"spec.devices[{index}]", own_nodes=own_nodes, newest=newest)
     yield from count_errors(spec.shared_counters, _COUNTER_SETS if newest else _COUNTERS, "spec.sharedCounters")
-    yield from _twice([counter_set.name for counter_set in spec.shared_counters], "spec.sharedCounters", ".name")
+    yield from _duplicates([counter_set.name for counter_set in spec.shared_counters], "spec.sharedCounters", ".name")
     for index, counter_set in enumerate(spec.shared_counters):
         path = f"spec.sharedCounters[{index}]"
         yield from _label(counter_set.name, f"{path}.name")
@@ -140,7 +140,7 @@ def _label(name: str, path: str) -> _Errors:
         yield FieldError(path, f'"{name}" is not a DNS label of at most 63 characters')
 
 
-def _twice(names: Sequence[str], path: str, field: str = "") -> _Errors:
+def _duplicates(names: Sequence[str], path: str, field: str = "") -> _Errors:
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name in seen:
@@ -153,7 +153,7 @@ def _camel(name: str) -> str:
     return "".join((first, *(word.title() for word in rest)))
 
 
-def _places(owner: ResourceSliceSpec | Device, path: str, fields: Sequence[str]) -> _Errors:
+def _node_fields(owner: ResourceSliceSpec | Device, path: str, fields: Sequence[str]) -> _Errors:
     """Yield the errors of the fields that say on which nodes the devices are: exactly one must be set."""
     given = [name for name in fields if getattr(owner, name) is not None]
     for name in given:
@@ -165,22 +165,22 @@ def _places(owner: ResourceSliceSpec | Device, path: str, fields: Sequence[str])
         elif isinstance(value, str) and not is_dns_subdomain(value):
             yield FieldError(f"{path}.{_camel(name)}", f'"{value}" is not the name of a node')
     # False and an empty name select no node, so they do not count.
-    set_ = [name for name in given if getattr(owner, name) not in (False, "")]
-    if len(set_) != 1:
-        listed = ", ".join(map(_camel, fields))
-        there = f"{', '.join(map(_camel, set_))} are set" if set_ else "none is set"
-        yield FieldError(path, f"exactly one of {listed} is required, but {there}")
+    selecting = [name for name in given if getattr(owner, name) not in (False, "")]
+    if len(selecting) != 1:
+        allowed = ", ".join(map(_camel, fields))
+        state = f"{', '.join(map(_camel, selecting))} are set" if selecting else "none is set"
+        yield FieldError(path, f"exactly one of {allowed} is required, but {state}")
 
 
 def _selector(selector: NodeSelector, path: str) -> _Errors:
     if not selector.node_selector_terms:
         yield FieldError(f"{path}.nodeSelectorTerms", "a term is required")
     for number, term in enumerate(selector.node_selector_terms):
-        where = f"{path}.nodeSelectorTerms[{number}]"
+        term_path = f"{path}.nodeSelectorTerms[{number}]"
         for index, requirement in enumerate(term.match_expressions):
-            yield from _requirement(requirement, f"{where}.matchExpressions[{index}]")
+            yield from _requirement(requirement, f"{term_path}.matchExpressions[{index}]")
         for index, requirement in enumerate(term.match_fields):
-            yield from _field_requirement(requirement, f"{where}.matchFields[{index}]")
+            yield from _field_requirement(requirement, f"{term_path}.matchFields[{index}]")
 
 
 def _requirement(requirement: NodeSelectorRequirement, path: str) -> _Errors:
@@ -242,7 +242,7 @@ def _device(device: Device, path: str, *, own_nodes: bool, newest: bool) -> _Err
         yield from taint_errors(taint, f"{path}.taints[{index}]")
     yield from _consumptions(device, path, newest=newest)
     if own_nodes:
-        yield from _places(device, path, ("node_name", "node_selector", "all_nodes"))
+        yield from _node_fields(device, path, ("node_name", "node_selector", "all_nodes"))
     elif (device.node_name, device.node_selector, device.all_nodes) != (None, None, None):
         yield FieldError(path, "nodeName, nodeSelector and allNodes need perDeviceNodeSelection: true in the slice")
     yield from _conditions(device, path)
@@ -253,24 +253,25 @@ def _device(device: Device, path: str, *, own_nodes: bool, newest: bool) -> _Err
 def _capacities(device: Device, path: str) -> _Errors:
     for name, capacity in device.capacity.items():
         yield from _qualified(name, path)
-        policy, where = capacity.request_policy, f"{path}[{name}].requestPolicy"
+        policy, policy_path = capacity.request_policy, f"{path}[{name}].requestPolicy"
         # A policy is about shares of a capacity, which only a device that is allocated several times has.
         if policy is not None and device.allow_multiple_allocations is not True:
-            yield FieldError(where, "it needs allowMultipleAllocations: true")
+            yield FieldError(policy_path, "it needs allowMultipleAllocations: true")
         elif policy is not None:
-            yield from (FieldError(where, f"it {problem}") for problem in policy_problems(capacity.value, policy))
+            for problem in policy_problems(capacity.value, policy):
+                yield FieldError(policy_path, f"it {problem}")
 
 
 def _consumptions(device: Device, path: str, *, newest: bool) -> _Errors:
     path = f"{path}.consumesCounters"
     yield from count_errors(device.consumes_counters, _CONSUMPTIONS if newest else _COUNTERS, path)
-    yield from _twice([consumption.counter_set for consumption in device.consumes_counters], path, ".counterSet")
+    yield from _duplicates([consumption.counter_set for consumption in device.consumes_counters], path, ".counterSet")
     for index, consumption in enumerate(device.consumes_counters):
         yield from _label(consumption.counter_set, f"{path}[{index}].counterSet")
         yield from _counters(consumption.counters, f"{path}[{index}].counters")
         groups = f"{path}[{index}].compatibilityGroups"
         yield from count_errors(consumption.compatibility_groups, _GROUPS, groups)
-        yield from _twice(consumption.compatibility_groups, groups)
+        yield from _duplicates(consumption.compatibility_groups, groups)
         for number, group in enumerate(consumption.compatibility_groups):
             yield from _label(group, f"{groups}[{number}]")
 
@@ -292,8 +293,8 @@ def _qualified(name: str, path: str) -> _Errors:
         return
     identifier = re.fullmatch(_IDENTIFIER, parts[-1], re.ASCII) is not None
     if not identifier or (len(parts) > 1 and not is_dns_subdomain(parts[0].lower(), _DRIVER)):
-        what = "[<DNS subdomain of 63 characters>/]<C identifier of 32>"
-        yield FieldError(f"{path}[{name}]", f'"{name}" is not a qualified name: {what}')
+        form = "[<DNS subdomain of 63 characters>/]<C identifier of 32>"
+        yield FieldError(f"{path}[{name}]", f'"{name}" is not a qualified name: {form}')
 
 
 def _values(attribute: DeviceAttribute) -> int:
@@ -342,14 +343,14 @@ def _conditions(device: Device, path: str) -> _Errors:
     binding, failure = device.binding_conditions, device.binding_failure_conditions
     for name, conditions in (("bindingConditions", binding), ("bindingFailureConditions", failure)):
         yield from count_errors(conditions, _CONDITIONS, f"{path}.{name}")
-        yield from _twice(conditions, f"{path}.{name}")
+        yield from _duplicates(conditions, f"{path}.{name}")
         for index, condition in enumerate(conditions):
             if not is_label_name(condition):
                 yield FieldError(f"{path}.{name}[{index}]", f'"{condition}" is not a label name')
     for index, condition in enumerate(failure):
         if condition in binding:
-            where = f"{path}.bindingFailureConditions[{index}]"
-            yield FieldError(where, f'"{condition}" is also one of the bindingConditions')
+            problem = f'"{condition}" is also one of the bindingConditions'
+            yield FieldError(f"{path}.bindingFailureConditions[{index}]", problem)
     if bool(binding) != bool(failure):
         lacking = "bindingFailureConditions" if binding else "bindingConditions"
         yield FieldError(f"{path}.{lacking}", "bindingConditions and bindingFailureConditions need each other")
@@ -403,13 +404,13 @@ def _partition_type(spec: ResourceSliceSpec) -> _Errors:
         for index, device in enumerate(spec.devices):
             attribute = device.attributes.get(name, device.attributes.get(bare))
             if device.consumes_counters and (attribute is None or attribute.string is None):
-                where = f"spec.devices[{index}].attributes[{name}]"
-                yield FieldError(where, "a string is required, since partitionTypeAttribute names this attribute")
+                problem = "a string is required, because partitionTypeAttribute names this attribute"
+                yield FieldError(f"spec.devices[{index}].attributes[{name}]", problem)
 
 
 def _skipped(operations: Iterable[str], path: str) -> _Errors:
     operations = tuple(operations)
-    yield from _twice(operations, path)
+    yield from _duplicates(operations, path)
     for index, operation in enumerate(operations):
         if operation not in _SKIPPED:
             yield FieldError(f"{path}[{index}]", f'"{operation}" is not one of {", ".join(_SKIPPED)}')

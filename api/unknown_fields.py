@@ -1,4 +1,4 @@
-"""Finds fields that the API does not have. Most are misspelled, and the API server would drop or refuse them."""
+"""Finds fields that the API does not have. Most are misspelled, and the API server would drop or reject them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _step(info: msgspec.inspect.Type, field: str | None) -> Iterator[msgspec.ins
 
 def unknown_fields(kind: type[msgspec.Struct], document: Any, path: str = "") -> Iterator[UnknownField]:
     """Yield every field of `document` that `kind` and the values inside it do not have."""
-    # msgspec can only refuse a document for its first unknown field.
+    # msgspec stops at the first unknown field, so it cannot name all of them.
     yield from _in_type(msgspec.inspect.type_info(kind), document, path)
 
 
@@ -91,8 +91,8 @@ def _in_type(info: msgspec.inspect.Type, document: Any, path: str) -> Iterator[U
 def _in_struct(info: msgspec.inspect.StructType, document: Mapping[str, Any], path: str) -> Iterator[UnknownField]:
     fields = {field.encode_name: field.type for field in info.fields}
     for name, value in document.items():
-        where = f"{path}.{name}" if path else str(name)
+        field_path = f"{path}.{name}" if path else str(name)
         if name in fields:
-            yield from _in_type(fields[name], value, where)
+            yield from _in_type(fields[name], value, field_path)
         else:
-            yield UnknownField(where, tuple(fields))
+            yield UnknownField(field_path, tuple(fields))

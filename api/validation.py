@@ -54,10 +54,10 @@ CheckExpression: TypeAlias = Callable[[str], str | None]
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """An error at a place of a document.
+    """An error of one field of a document.
 
     Attributes:
-        path: the place, in JSON notation without the root (`spec.devices.requests[0].name`).
+        path: the field, in JSON notation without the root (`spec.devices.requests[0].name`).
         message: the error as a clause, with the value.
     """
 
@@ -65,7 +65,7 @@ class FieldError(msgspec.Struct, frozen=True):
     message: str
 
     def __post_init__(self) -> None:
-        # Both contain texts of the document, and people read them in a terminal or a log.
+        # Both contain text of the document, which may have line breaks or control characters of a terminal.
         force_setattr(self, "path", one_sentence(self.path))
         force_setattr(self, "message", one_sentence(self.message))
 
@@ -230,8 +230,9 @@ def _references(requests: Sequence[str], names: frozenset[str], path: str) -> It
     yield from _set(requests, MAX_ENTRIES, path)
     for index, name in enumerate(requests):
         if name not in names:
-            what = "is neither a request of the claim nor <request>/<subrequest>"
-            yield FieldError(f"{path}[{index}]", f'"{name}" {what}')
+            yield FieldError(
+                f"{path}[{index}]", f'"{name}" is neither a request of the claim nor <request>/<subrequest>'
+            )
 
 
 def _opaque(config: DeviceClaimConfiguration | DeviceClassConfiguration, path: str) -> Iterator[FieldError]:
@@ -240,16 +241,16 @@ def _opaque(config: DeviceClaimConfiguration | DeviceClassConfiguration, path: s
         return
     if not is_dns_subdomain(config.opaque.driver, 63):
         yield FieldError(f"{path}.opaque.driver", f'"{config.opaque.driver}" is not a DNS subdomain of 63 characters')
-    where, parameters = f"{path}.opaque.parameters", config.opaque.parameters
+    path, parameters = f"{path}.opaque.parameters", config.opaque.parameters
     if parameters is None:
-        yield FieldError(where, "parameters are required")
+        yield FieldError(path, "parameters are required")
     elif not isinstance(parameters, dict):
-        yield FieldError(where, f"parameters are a JSON object, not {json.dumps(parameters)[:40]}")
+        yield FieldError(path, f"parameters must be a JSON object, not {json.dumps(parameters)[:40]}")
     else:
         # The server counts the bytes of the JSON that it gets, and kubectl sends compact JSON.
         size = len(json.dumps(parameters, separators=(",", ":"), ensure_ascii=False).encode())
         if size > MAX_PARAMETERS:
-            yield FieldError(where, f"{size} bytes of parameters are more than {MAX_PARAMETERS}")
+            yield FieldError(path, f"{size} bytes of parameters are more than {MAX_PARAMETERS}")
 
 
 def _extended_resource(name: str | None, path: str) -> Iterator[FieldError]:
@@ -320,24 +321,25 @@ def _uses(
 ) -> Iterator[FieldError]:
     seen: set[tuple[str, str]] = set()
     for index, use in enumerate(uses):
-        where = f"{path}[{index}]"
+        use_path = f"{path}[{index}]"
         # An entry without a request stands for all requests of the claim, so it collides with every other one.
         if any(
             name == use.name and (not request or request == use.request or not use.request) for name, request in seen
         ):
-            yield FieldError(where, f'"{use.name}" is already used by an earlier entry; keep one of them')
+            yield FieldError(use_path, f'"{use.name}" is already used by an earlier entry; keep one of them')
         seen.add((use.name, use.request))
         if use.name not in entries:
-            there = f"spec.resourceClaims; there are: {', '.join(entries) or 'none'}"
-            yield FieldError(f"{where}.name", f'"{use.name}" is not an entry of {there}')
+            known = ", ".join(entries) or "none"
+            problem = f'"{use.name}" is not an entry of spec.resourceClaims; there are: {known}'
+            yield FieldError(f"{use_path}.name", problem)
             continue
         requests = requests_of(entries[use.name])
         if use.request and not is_dns_label(use.request):
             more = ": name the request; the scheduler chooses the alternative" if "/" in use.request else ""
-            yield FieldError(f"{where}.request", f'"{use.request}" is not a DNS label{more}')
+            yield FieldError(f"{use_path}.request", f'"{use.request}" is not a DNS label{more}')
         elif use.request and requests is not None and use.request not in requests:
-            there = ", ".join(requests) or "none"
-            yield FieldError(f"{where}.request", f'the claim has no request "{use.request}"; there are: {there}')
+            known = ", ".join(requests) or "none"
+            yield FieldError(f"{use_path}.request", f'the claim has no request "{use.request}"; there are: {known}')
 
 
 # How much of the ResourceQuota `<class>.deviceclass.resource.k8s.io/devices` a claim uses (KEP-4381, KEP-4816). Every

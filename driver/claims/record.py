@@ -404,7 +404,8 @@ def salvaged(
         notes_lost = notes_lost or NOTES_LOST
         for row in rows:
             before = records.get(row.uid)
-            records[row.uid] = row if before is None else _both(before, row)
+            # If copy and row differ, the claim holds what either of them says.
+            records[row.uid] = row if before is None else msgspec.structs.replace(before, held=before.held | row.held)
         # After a boot, specs are written again one after the other, so claims without a spec may be known only by rows.
         doubt = doubt or (f"{LOST}: {unread}" if unread else "" if specs else LOST)
         specs = {uid: record for uid, record in specs.items() if not _covers(records.get(uid), record)}
@@ -423,10 +424,6 @@ def prepared_under(copied: Copied | None, specs: Mapping[str, Record], boot: str
     if copied is not None and copied.boot and copied.boot != boot:
         return copied.boot
     return boot if specs else ""
-
-
-def _both(first: Record, second: Record) -> Record:
-    return msgspec.structs.replace(first, held=first.held | second.held)
 
 
 def _covers(record: Record | None, spec: Record) -> bool:

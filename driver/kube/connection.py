@@ -78,7 +78,7 @@ class _Token:
                 # As in client-go, the token that was read last is used; it may still be valid.
                 if not self._headers:
                     raise
-                log.warning("%s; the last known token is used", error)
+                log.warning("token=%s: %s; the last known token is used", self._path, error)
             self._until = time.monotonic() + _TOKEN_SECONDS
         return self._headers
 

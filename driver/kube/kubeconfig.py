@@ -247,7 +247,7 @@ class _TokenFile:
             # As in client-go, the token that was read last is used, and `token` before the file was ever read.
             if not self._token:
                 raise
-            log.warning("%s; the last known token is used", error)
+            log.warning("token=%s: %s; the last known token is used", self._file, error)
         return {"Authorization": f"Bearer {self._token}"}
 
 

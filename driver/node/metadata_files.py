@@ -2,7 +2,7 @@
 
 The files are derived from the ledger and written again at a start and with every repeated Prepare, so they are not
 flushed to disk. KEP-5304 says where containers find them, not where they are on the host: they are in one folder, and
-the name of a file says whose it is. A folder for each claim would cost a Prepare as much as a file.
+the name of a file contains the claim's UID. A folder for each claim would cost a Prepare as much time as a file.
 
 A runtime does not start a container if a spec mounts a file that is missing. So files are written before the spec and
 removed after it, and a file that cannot be written is not mounted. An existing file is replaced by a rename, because a
@@ -36,7 +36,7 @@ from dranode.driver.claims.record import Record, uid_problem
 from dranode.driver.machine.presence import is_file, is_there
 
 # Earlier versions and dra-driver-cpu use `<namespace>_<claim>/<request>/metadata.json`. Such a file is removed when no
-# CDI spec mounts it any more: the specs that do were reported to kubelet, and go when their claims are unprepared.
+# CDI spec mounts it any more. Kubelet knows the specs that mount it, so they stay until their claims are unprepared.
 
 _FILE: Final = "metadata.json"
 
@@ -47,7 +47,7 @@ def remove_unmounted(folder: Path, cdi: Path, prefix: str) -> None:
     Args:
         folder: the folder.
         cdi: the CDI directory.
-        prefix: how the names of the specs begin that may mount a file.
+        prefix: the prefix of the names of the specs that may mount a file.
 
     Raises:
         CDIError: a spec is invalid, so it is not known what it mounts; nothing was removed.
@@ -116,7 +116,7 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
             try:
                 self._write(file)
             except OSError as error:
-                failures.append(f'of request "{file.request}": {error.strerror}')
+                failures.append(f'request "{file.request}": {error.strerror}')
                 # An older file may still be mounted by running containers, so it stays mounted.
                 if not _can_be_mounted(self.folder / file.file):
                     continue
@@ -158,14 +158,14 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
             for request in requests:
                 file = metadata_file(ref.uid, request)
                 remove_spec(self.folder, file)
-                # An older version, during a rolling update that was rolled back, may have written a spec of its own.
+                # If a rolling update was rolled back, an older version may have written a separate spec.
                 remove_spec(self.cdi, f"{older_spec_prefix(self.driver)}{file}.json")
             if not requests:
                 self._remove_all(ref.uid)
         except OSError as error:
             raise MetadataError(
                 f"the device metadata of claim {ref} cannot be removed: {error.filename}: {error.strerror}; remove "
-                "what lies there, and kubelet's next call unprepares the claim"
+                "it by hand, and kubelet's next call unprepares the claim"
             ) from error
 
     def uids(self) -> frozenset[str]:

@@ -210,14 +210,11 @@ class DriverService:
             able=lambda: self.node.unusable is None,
             begin=self._begin,
             end=self._end,
-            follow=self._follow,
+            # Reads the other instance's commits, because the runtime may ask before kubelet's next call does.
+            follow=self.node.check,
             fatal=self._fatal,
         )
         self._stops.callback(self._authority.close)
-
-    def _follow(self) -> None:
-        # Otherwise the other instance's commits would be read with the next call, and the runtime may ask before.
-        self.node.check()
 
     def _watch_health(self) -> None:
         while not self._stopping.wait(_HEALTH_SECONDS if self.node.impediment is None else _AGAIN_SECONDS):

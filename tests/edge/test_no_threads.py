@@ -28,7 +28,7 @@ threading.Thread.start = starts
 from dranode.driver.cli.commands import cli, run
 run(cli, sys.argv[2:])
 """
-SENTENCE = "dranode: no thread can be started, since the limit on tasks is reached; raise pids.max of "
+SENTENCE = "dranode: no thread can be started, because the limit on tasks is reached; raise pids.max of "
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cpu-numa.yaml"
 
 

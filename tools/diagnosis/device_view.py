@@ -227,7 +227,11 @@ class _Counters:
 
     def __init__(self, slices: Iterable[ResourceSlice], held: Mapping[DevicePlace, tuple[HeldPart, ...]]) -> None:
         self._remaining: dict[tuple[str, str, str, str], Amount] = {}
-        slices = [slice_ for slice_ in slices if slice_.spec.shared_counters or _draws(slice_)]
+        slices = [
+            slice_
+            for slice_ in slices
+            if slice_.spec.shared_counters or any(device.consumes_counters for device in slice_.spec.devices)
+        ]
         for slice_ in slices:
             for counters in slice_.spec.shared_counters:
                 for name, counter in counters.counters.items():
@@ -244,10 +248,6 @@ class _Counters:
     def short(self, driver: str, pool: str, device: Device) -> bool:
         """Return whether a counter has less left than the device would consume."""
         return any(self._remaining.get(key, 0) < amount for key, amount in _drawn(driver, pool, device))
-
-
-def _draws(published: ResourceSlice) -> bool:
-    return any(device.consumes_counters for device in published.spec.devices)
 
 
 def _drawn(driver: str, pool: str, device: Device) -> Iterator[tuple[tuple[str, str, str, str], Amount]]:

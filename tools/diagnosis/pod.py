@@ -304,7 +304,10 @@ def _binding(facts: PodFacts) -> Step | None:
     """Return the step of a pod that waits for its devices to be bound (KEP-5007)."""
     for claim in facts.claims:
         # After a binding failure kube-scheduler does not wait any more, but schedules the pod again.
-        if claim.claim is None or (facts.pod is not None and _fails_to_bind(claim.claim, facts.pod)):
+        pod = facts.pod
+        if claim.claim is None or (
+            pod is not None and binding_failure(claim.claim, pod.metadata.uid, pod.spec.pod_group)
+        ):
             continue
         done = {
             (entry.get("driver"), entry.get("pool"), entry.get("device"), condition.get("type"))
@@ -324,10 +327,6 @@ def _binding(facts: PodFacts) -> Step | None:
                         f"check why the controller of {result.driver} does not set it",
                     )
     return None
-
-
-def _fails_to_bind(claim: ResourceClaim, pod: LivePod) -> bool:
-    return bool(binding_failure(claim, pod.metadata.uid, pod.spec.pod_group))
 
 
 def _answered(facts: PodFacts, pod: LivePod) -> Step:

@@ -151,7 +151,7 @@ def test_what_cannot_be_removed_is_named_until_somebody_has_removed_it(metadata:
     ref = reference(claim)
     refused = lamps.unprepare((ref,))[ref.uid]
     assert refused is not None
-    assert f"{file}: Is a directory; remove what lies there" in refused.reason
+    assert f"{file}: Is a directory; remove it by hand" in refused.reason
     file.rmdir()
     assert lamps.unprepare((ref,)) == {ref.uid: None}
 
