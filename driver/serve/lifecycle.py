@@ -181,7 +181,8 @@ class Hardware(msgspec.Struct):
             except UnreadError:
                 # Logged by the reading.
                 continue
-            except DranodeError as error:
+            except (DranodeError, OSError) as error:
+                # A driver's hook may read the hardware, and raise the OSError itself.
                 troubles.append(str(error))
         for sentence in troubles:
             if sentence not in self._troubles:

@@ -23,6 +23,7 @@ class FadingLamps(Lamps):
     """Lamps that go out; what is said of them may fail."""
 
     stumbles = 0
+    error: Exception = MachineError("the lamp does not answer")
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:
         for record in records:
@@ -36,7 +37,7 @@ class FadingLamps(Lamps):
     def _stumble(self) -> None:
         if self.stumbles:
             self.stumbles -= 1
-            raise MachineError("the lamp does not answer")
+            raise self.error
 
 
 class World:
@@ -94,9 +95,11 @@ def test_hardware_that_changed_is_published_although_pinning_failed_with_it(worl
     assert (world.published, world.hardware.changes) == ([3], 1)
 
 
+@pytest.mark.parametrize("error", [FadingLamps.error, OSError(5, "Input/output error", "lamp-0/state")])
 def test_a_claim_that_lost_something_is_reported_at_the_next_look_if_it_cannot_be_described_at_first(
-    world: World,
+    world: World, error: Exception
 ) -> None:
+    world.driver.error = error
     claim = allocated_claim("a", Lamps.driver, ["lamp-3"])
     world.node.prepare({reference(claim): claim})
     world.driver.count, world.driver.stumbles = 3, 1
