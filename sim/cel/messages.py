@@ -262,6 +262,7 @@ def _any(given: Mapping[str, Any], depth: int = 0) -> Any:
     look_at(len(raw))
     message = _CLASSES[name]()
     try:
+        # Go's library refuses a number of more than 64 bits, and this one cuts it to 64; no selector has one.
         message.ParseFromString(raw)
     except DecodeError as error:
         raise ValueError("anypb.UnmarshalNew() failed: proto: cannot parse invalid wire-format data") from error
