@@ -87,7 +87,11 @@ class Bench(DriverLink):
         devices = self.eventually(lambda: offered_devices(self.slices()), seconds)
         self._unpublished = not devices
         if not devices:
-            raise Unable(f"the driver published no device in a complete pool within {self.patience:g} s")
+            others = sorted({document["spec"]["driver"] for document in self.server().objects.all("resourceslices")})
+            reason = f"the driver published no device in a complete pool within {self.patience:g} s"
+            if others and self.driver not in others:
+                reason += f"; it is registered as {self.driver}, and the slices are those of {', '.join(others)}"
+            raise Unable(reason)
         return devices
 
     def slices(self) -> list[KubeDocument]:
@@ -229,7 +233,7 @@ class Bench(DriverLink):
         """
         with calling("NodePrepareResources"):
             answers = self.prepare(*claims, version=version, client=client)
-        return [_succeeded("NodePrepareResources", answers, claim) for claim in claims]
+        return [_succeeded("NodePrepareResources", answers, claim, "prepare what is published") for claim in claims]
 
     def same_answer(
         self, claim: BenchClaim, before: ClaimAnswer, remedy: str, *, client: SocketClient | None = None
@@ -271,7 +275,8 @@ class Bench(DriverLink):
         with calling("NodeUnprepareResources"):
             answers = self.unprepare(*claims, version=version, client=client)
         for claim in claims:
-            _succeeded("NodeUnprepareResources", answers, claim)
+            remedy = "answer without an error, also for a claim that is not prepared"
+            _succeeded("NodeUnprepareResources", answers, claim, remedy)
 
     def refused(self, claim: BenchClaim) -> str:
         """Return why the driver refuses to prepare a claim, by its entry or the whole call; empty if it does not."""
@@ -377,16 +382,14 @@ def calling(method: str) -> Iterator[None]:
         ) from error
 
 
-def _succeeded(method: str, answers: Answers, claim: BenchClaim) -> ClaimAnswer:
+def _succeeded(method: str, answers: Answers, claim: BenchClaim, remedy: str) -> ClaimAnswer:
     answer = answers.get(claim.uid)
     if answer is None:
         raise Breach(
             f"{method} has no answer for claim {claim.identity} ({claim.uid})",
             "add an entry for every claim of the call",
         )
-    expect(
-        not answer.error, f'{method} of claim {claim.identity} failed: "{answer.error}"', "prepare what is published"
-    )
+    expect(not answer.error, f'{method} of claim {claim.identity} failed: "{answer.error}"', remedy)
     return answer
 
 
@@ -449,7 +452,8 @@ class SpecFolder:
         expect(
             defining,
             f"CDI id {name} is in no spec of {self.folder}{f' ({broken})' if broken else ''}",
-            "before you answer Prepare, write the spec into the folder that the runtime reads",
+            "before you answer Prepare, write the spec into the folder that the runtime reads"
+            + (", and fix what `dranode cdi validate` reports" if broken else ""),
         )
         expect(
             len(defining) == 1,

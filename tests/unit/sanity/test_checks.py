@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dranode.sanity.bench import Bench
-from dranode.sanity.breach import Breach
+from dranode.sanity.breach import Breach, Unable
 from dranode.sanity.check import Check, Level, registered
 from dranode.sanity.checks import prepare_refused
 from dranode.sanity.suite import Verdict, run_checks
@@ -186,3 +186,27 @@ def test_a_faulty_driver_is_found(fault: Fault) -> None:
 def test_every_check_has_a_faulty_driver() -> None:
     assert MODULES
     assert sorted(CHECKS.keys() - {fault.check for fault in FAULTS}) == []
+
+
+def test_slices_of_another_driver_than_the_registered_one_are_the_reason_why_no_device_is_published() -> None:
+    with bench_of(faults_registration.WrongName) as bench:
+        bench.begin()
+        bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE)
+        bench.patience = SHORT
+        with pytest.raises(Unable, match=r"registered as Right_Driver, and the slices are those of right\.example"):
+            bench.offers()
+
+
+@pytest.mark.parametrize(
+    ("check", "driver", "remedy"),
+    [
+        ("unprepare-unknown", faults_allocation.KnownOnly, "also for a claim that is not prepared"),
+        ("cdi-resolves", faults_cdi.UnknownVersion, "fix what `dranode cdi validate` reports"),
+    ],
+)
+def test_what_to_do_is_about_what_was_seen(check: str, driver: type[RightDriver], remedy: str) -> None:
+    with bench_of(driver) as bench:
+        bench.begin()
+        bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE)
+        (outcome,) = run_checks(bench, [CHECKS[check]])
+    assert remedy in outcome.remedy, outcome
