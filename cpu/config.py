@@ -1,14 +1,14 @@
-"""Opaque configuration of claims and classes: which CPUs, of what kind, and how the node treats them.
+"""Opaque configuration of claims and classes: which CPUs they get and how their containers run on them.
 
-Three forms are accepted. The first two are dra-driver-cpu's and are refused in its phrases. As there, unknown fields of
-the second form are ignored:
+Three forms are accepted. The first two are dra-driver-cpu's, with its error messages. As there, unknown fields of the
+second form are ignored:
 
     {"cpuset": "2-11"}
     {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "2-11"}}
     {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "threads": "full-core", ...}
 
-The third has the fields of `CPUConfig`. A class gives defaults, a claim overrides them field by field, in list order.
-A cpuset says which CPUs, so it is allowed only in a claim and not together with `threads`, `l3` or `spread`.
+The third has the fields of `CPUConfig`. A class sets defaults, and a claim overrides them field by field, in list
+order. A cpuset names the CPUs, so it is allowed only in a claim, and not together with `threads`, `l3` or `spread`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class CPUConfig(
         sharing: container (default: one live container at a time) or pod (every container of one pod).
         cfs_quota: `cfsQuota`: keep (default) or unlimited.
         memory: none (default) or local (`cpuset.mems` follows the CPUs).
-        isolation: cpuset (default), quiet or partition: what else is kept off the CPUs, besides other containers.
+        isolation: cpuset (default), quiet or partition: what is kept off the CPUs in addition to other containers.
         shared: whether its containers also run on the CPUs of containers without claims; false by default.
     """
 
@@ -99,7 +99,7 @@ class CPUPolicy(msgspec.Struct, frozen=True):
     """The result of all configurations of one allocation result, with defaults filled in.
 
     Attributes:
-        cpusets: the exact cpusets that claim configurations ask for; more than one is for `grant` to refuse.
+        cpusets: the exact cpusets that claim configurations ask for; `grant` refuses more than one.
     """
 
     cpusets: tuple[CPUSet, ...] = ()
@@ -149,7 +149,7 @@ def merge(configs: Iterable[Config]) -> CPUPolicy:
     """Merge parsed configurations; a later one overrides an earlier one field by field.
 
     Raises:
-        ClaimError: a cpuset stands together with `threads`, `l3` or `spread`.
+        ClaimError: a cpuset is combined with `threads`, `l3` or `spread`.
     """
     policy = CPUPolicy()
     placed: dict[str, str] = {}
@@ -164,7 +164,7 @@ def merge(configs: Iterable[Config]) -> CPUPolicy:
     for name in _PLACEMENT:
         if policy.cpusets and name in placed:
             raise ClaimError(
-                f"{placed['cpuset']}: a cpuset says which CPUs, so it cannot be combined with {name}, "
+                f"{placed['cpuset']}: a cpuset names the CPUs, so it cannot be combined with {name}, "
                 f"which {placed[name]} sets; leave out one of them"
             )
     return policy
@@ -214,11 +214,11 @@ def _check(config: CPUConfig) -> None:
     if config.spread is not None and config.spread.group is not None:
         policy = config.spread.policy
         if policy is not PickPolicy.NUMA_DISTRIBUTED:
-            raise DocumentError(f"a group is for the policy numa-distributed only, not for {policy}", "spread.group")
+            raise DocumentError(f"a group is only for the policy numa-distributed, not for {policy}", "spread.group")
     if config.cpuset is not None:
         for name in _PLACEMENT:
             if getattr(config, name) is not None:
-                raise DocumentError(f"{name} cannot be combined with a cpuset, which already says which CPUs", name)
+                raise DocumentError(f"{name} cannot be combined with a cpuset, which already names the CPUs", name)
 
 
 def _kind(value: Any) -> str:

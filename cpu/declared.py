@@ -1,4 +1,4 @@
-"""The CPU driver's options, as `dranode.options` lists them, with dra-driver-cpu's flags and keys where it has some."""
+"""The CPU driver's options, for the entry point group `dranode.options`, with dra-driver-cpu's flags and keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIONS: Final = (
     ),
     Option(
         "group-by",
-        "What a group is.",
+        "What a group of CPUs covers: a NUMA node, a socket or the machine.",
         default="numanode",
         choices=("numanode", "socket", "machine"),
         flag="--group-by",
@@ -25,7 +25,7 @@ OPTIONS: Final = (
     ),
     Option(
         "reserved-cpus",
-        "CPUs for the system, never handed out (0-1,8).",
+        "CPUs for the system, which no claim gets (0-1,8).",
         metavar="LIST",
         reserves=True,
         flag="--reserved-cpus",
@@ -33,7 +33,7 @@ OPTIONS: Final = (
     ),
     Option(
         "threads",
-        "full-core hands out whole physical cores: as the step of every request, or as the individual devices.",
+        "full-core hands out whole physical cores: requests are for multiples of a core, or each device is a core.",
         default="any",
         choices=("any", "full-core"),
         flag="--threads",
@@ -41,7 +41,7 @@ OPTIONS: Final = (
     ),
     Option(
         "order",
-        "Which cores single threads come from; reference first uses cores that other claims have part of.",
+        "Which cores single threads come from; reference prefers cores that other claims use in part.",
         default="untouched-first",
         choices=("untouched-first", "reference"),
         flag="--order",
@@ -49,9 +49,9 @@ OPTIONS: Final = (
     ),
     Option(
         "max-isolation",
-        "How far claims may have their CPUs isolated: from other containers, from interrupts and host services too "
-        "(quiet), or from the scheduler's load balancing as well (partition). Beyond cpuset the driver changes the "
-        "node.",
+        "How far claims may isolate their CPUs: from other containers (cpuset), also from interrupts and host services "
+        "(quiet), or also from the scheduler's load balancing (partition). Beyond cpuset the driver changes the "
+        "node's settings.",
         default="cpuset",
         choices=("cpuset", "quiet", "partition"),
         flag="--max-isolation",

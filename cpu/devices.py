@@ -1,13 +1,13 @@
-"""The devices as which the driver publishes a machine's CPUs, in every mode.
+"""The devices that the driver publishes for a machine's CPUs, in every mode.
 
 Names, attributes and capacities are dra-driver-cpu's, so that claims and selectors written for it work here, with three
-exceptions. An individual device is named after its CPU id (`cpu004`), so that names stay the same when CPUs come, go or
-are reserved; where the node hands out whole cores it is a core, named after its first CPU (`core004`), so that the
-scheduler cannot allocate half of one. Attributes with foreign or deprecated names are published only on demand. And a
-capacity has a request policy: without it, a request without an amount would take the whole group, and a request for
-half a CPU would be allocated and would then fail on the node for ever.
+exceptions. An individual device is named after its CPU id (`cpu004`), so that names stay the same when CPUs are added,
+removed or reserved; with `--threads full-core` it is a core, named after its first CPU (`core004`), so that the
+scheduler cannot allocate half a core. Attributes with foreign or deprecated names are published only on request. And a
+capacity has a request policy: without one, a request without an amount would take the whole group, and a request for
+half a CPU would be allocated and would then fail on the node again and again.
 
-Additional attributes, only on machines where they are of use: `dra.cpu/coreType` of a group whose CPUs are all of one
+Additional attributes, only on machines where they are useful: `dra.cpu/coreType` of a group whose CPUs are all of one
 type (hybrid machines), `dra.cpu/isolated` of an individual CPU and `dra.cpu/numIsolatedCPUs` of a group (machines with
 `isolcpus=`). An attribute is left out if the kernel does not report its value (a NUMA node, a package, a core id), or
 if a group spans several sockets.
@@ -42,7 +42,7 @@ from dranode.driver.claims.record import Record
 
 CAPACITY: Final = "dra.cpu/cpu"
 
-# All that devices may have, with any options, on any machine.
+# Every attribute that a device may have, with any options, on any machine.
 ATTRIBUTES: Final = frozenset(
     (
         "resource.kubernetes.io/numaNode",
@@ -71,7 +71,7 @@ class Group(msgspec.Struct, frozen=True):
         name: the device's name.
         id: the kernel's id of the NUMA node or package; None for the machine, and if the kernel reports none.
         whole: all its online CPUs.
-        cpus: those of them that the driver hands out.
+        cpus: the CPUs among these that claims may get.
     """
 
     name: str
@@ -81,9 +81,9 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def allocatable(topology: Topology, options: CPUOptions) -> CPUSet:
-    """Return the CPUs that the driver hands out.
+    """Return the CPUs that claims may get.
 
-    They are online, pods may run on them, and they are not reserved; with full-core this holds for their whole cores.
+    They are online, pods may run on them, and they are not reserved; with full-core this is true of their whole cores.
     """
     free = topology.for_pods - options.reserved
     if options.threads is Threads.FULL_CORE:
@@ -92,7 +92,7 @@ def allocatable(topology: Topology, options: CPUOptions) -> CPUSet:
 
 
 def groups(topology: Topology, options: CPUOptions) -> tuple[Group, ...]:
-    """Return the groups of grouped mode by id, including those without a CPU to hand out.
+    """Return the groups of grouped mode by id, including those without a CPU for claims.
 
     A machine without NUMA information is one NUMA node, and a machine without packages is one socket, number 0. On
     other machines a CPU is in no group if the kernel reports no node or package for it.
@@ -114,7 +114,7 @@ def groups(topology: Topology, options: CPUOptions) -> tuple[Group, ...]:
 
 
 def individual_parts(topology: Topology, options: CPUOptions) -> tuple[CPUSet, ...]:
-    """Return the CPUs of each device of individual mode: a whole core with full-core, else one, siblings in a row."""
+    """Return the CPUs of each device of individual mode: a core with full-core, else a CPU, with siblings in a row."""
     free = allocatable(topology, options)
     if options.threads is Threads.FULL_CORE:
         return tuple(core for core in topology.cores if core <= free)
@@ -140,20 +140,20 @@ def is_core(device: str) -> bool:
 def individual_cpus(device: str, topology: Topology) -> CPUSet | None:
     """Return the CPUs of a device of individual mode; None if the name is not one of that mode.
 
-    The name decides, and not the node's option, since a claim may have been allocated before that was changed.
+    The name decides, not the node's option: a claim may have been allocated before the option was changed.
     """
     cpu = individual_cpu(device)
     if cpu is None:
         return None
-    one = CPUSet((cpu,))
-    return topology.whole_cores(one) if is_core(device) and cpu in topology.online else one
+    cpus = CPUSet((cpu,))
+    return topology.whole_cores(cpus) if is_core(device) and cpu in topology.online else cpus
 
 
 def cpu_devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str, CPUSet]) -> tuple[Device, ...]:
     """Return the machine's devices in the order in which the scheduler should try them.
 
-    A group without CPUs to hand out is not a device. `pcie_roots` are the CPUs near every PCIe root; pass none if the
-    roots are not to be published.
+    A group without CPUs for claims is not a device. `pcie_roots` are the CPUs near every PCIe root; it is empty if the
+    roots should not be published.
     """
     if options.mode is DeviceMode.INDIVIDUAL:
         parts = individual_parts(topology, options)
@@ -168,26 +168,27 @@ def cpu_devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str
 
 
 def published_counts(topology: Topology, options: CPUOptions) -> tuple[int, ...]:
-    """Return how many CPUs each group publishes: all that are handed out, but for those that are kept back.
+    """Return how many CPUs each group publishes: all that claims may get, except the CPU or core that is kept back.
 
-    They come from the largest group, the last of several, whichever CPUs of it claims get. With whole cores, what is
-    left of the last step is published neither, since no claim can get it.
+    The largest group publishes fewer then, the last one of several; it does not matter which of its CPUs claims get.
+    With whole cores a rest that is smaller than a step is not published, because no request can be for it.
     """
-    every = groups(topology, options)
-    counts = [len(group.cpus) for group in every]
+    all_groups = groups(topology, options)
+    counts = [len(group.cpus) for group in all_groups]
     largest = max(range(len(counts)), key=lambda index: (counts[index], index))
     if _kept_for(topology, options):
         whole = options.threads is Threads.FULL_CORE
         counts[largest] -= min(counts[largest], max(map(len, topology.cores)) if whole else 1)
-    steps = (_step(topology, group.cpus, options) for group in every)
+    steps = (_step(topology, group.cpus, options) for group in all_groups)
     return tuple(count - count % step for count, step in zip(counts, steps, strict=True))
 
 
 def _kept_for(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
-    """Return for whom a CPU, or a core, fewer is published than claims could get; nothing if all are.
+    """Return what needs a CPU or core that is therefore not published; empty if all are published.
 
-    Containers without claims need one where they are pinned, and interrupts where claims may have all others quiet:
-    for these it may be one on which no pod may run. The scheduler would else allocate a claim that can only be refused.
+    Containers without claims need one if they are pinned, and interrupts if claims may want all others quiet;
+    interrupts can also use a CPU on which no pod may run. Otherwise the scheduler would allocate a claim that can only
+    be refused.
     """
     if options.mode is DeviceMode.GROUPED:
         free = CPUSet.union(group.cpus for group in groups(topology, options))
@@ -200,7 +201,7 @@ def _kept_for(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
 
 
 def kept_back(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
-    """Return a sentence if a CPU, or a core, fewer is published than claims could get."""
+    """Return a sentence if one CPU or core is not published although claims could get it."""
     kept_for = _kept_for(topology, options)
     if not kept_for:
         return ()
@@ -220,16 +221,16 @@ def left_out(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
     """Return a sentence for each reason why CPUs that are online and not reserved are in no device."""
     sentences: list[str] = []
     free = allocatable(topology, options)
-    halves = topology.for_pods - options.reserved - free
-    if halves:
+    rest = topology.for_pods - options.reserved - free
+    if rest:
         others = "reserved CPUs" if not topology.not_for_pods else "CPUs that are reserved or not for pods"
-        sentences.append(f"CPUs {halves} share a core with {others}, so --threads full-core hands none of them out")
+        sentences.append(f"CPUs {rest} share a core with {others}, so with --threads full-core no claim gets them")
     sentences += (problem.what for problem in topology.pods.cpu_problems(topology.online))
     if options.mode is DeviceMode.GROUPED:
-        lost = free - CPUSet.union(group.cpus for group in groups(topology, options))
-        if lost:
+        ungrouped = free - CPUSet.union(group.cpus for group in groups(topology, options))
+        if ungrouped:
             kind = "NUMA node" if options.group_by is GroupBy.NUMANODE else "package"
-            sentences.append(f"CPUs {lost} are in no device: the kernel reports no {kind} for them")
+            sentences.append(f"CPUs {ungrouped} are in no device: the kernel reports no {kind} for them")
     return tuple(sentences)
 
 
@@ -310,8 +311,8 @@ def _node_resources(mapping: NodeAllocatableMapping, options: CPUOptions) -> dic
 def _step(topology: Topology, cpus: CPUSet, options: CPUOptions) -> int:
     """Return the step of requests: they ask for a multiple of this number of CPUs.
 
-    With full-core it is the number of threads of a core. Where cores have different ones, as on hybrid machines and
-    with a thread offline, it is the largest, if smaller cores add up to that; else it is 1.
+    With full-core it is the number of threads of a core. If that differs between cores, as on hybrid machines and with
+    a thread offline, it is the largest number, provided that it is a multiple of the others; otherwise it is 1.
     """
     if options.threads is not Threads.FULL_CORE:
         return 1
@@ -325,22 +326,22 @@ def _capacity(count: int, step: int) -> DeviceCapacity:
     if count >= 2 * step:
         policy = CapacityRequestPolicy(default=unit, valid_range=CapacityRequestPolicyRange(min=unit, step=unit))
     else:
-        # A range needs room for one step above its minimum.
+        # The API server accepts a range only if there is room for one step above its minimum.
         policy = CapacityRequestPolicy(default=unit, valid_values=(unit,))
     return DeviceCapacity(value=Quantity(count), request_policy=policy)
 
 
-# The entry about CPUs in a claim's status.
+# The entry about CPUs in a claim's status. The API limits its size to 10 KiB.
 
 
-# A claim's status has room for 10 KiB.
-_STAYS: Final = 8
+_MAX_SENTENCES: Final = 8
 
 
 def description(grant: Grant, record: Record, topology: Topology) -> dict[str, Any]:
     """Return the CPUs that the grant's containers run on, and their NUMA nodes; empty for admin access.
 
-    A grant of many scattered CPUs does not record its own list, so it is described by the CPUs of its whole claim.
+    The list of many scattered CPUs is too long for an attribute and is not recorded. Such a grant is described by the
+    CPUs of its whole claim.
     """
     if grant.admin:
         return {}
@@ -357,9 +358,9 @@ def description(grant: Grant, record: Record, topology: Topology) -> dict[str, A
 
 
 def isolation_description(grant: Grant, remaining: Sequence[str] | None) -> dict[str, Any]:
-    """Return how far the grant's CPUs are isolated, with some sentences on what stays; empty if not at all.
+    """Return how far the grant's CPUs are isolated, and some sentences on what still runs on them; empty for `cpuset`.
 
-    `remaining` is None before the first check, and then nothing is reported about it.
+    `remaining` is None before the first check; nothing is reported about it then.
 
     Raises:
         DocumentError: the state is not this driver's.
@@ -367,7 +368,7 @@ def isolation_description(grant: Grant, remaining: Sequence[str] | None) -> dict
     isolation = treatment_of(grant).isolation
     if grant.admin or isolation is Isolation.CPUSET:
         return {}
-    stays = {} if remaining is None else {"stays": list(remaining[:_STAYS]), "staysInAll": len(remaining)}
+    stays = {} if remaining is None else {"stays": list(remaining[:_MAX_SENTENCES]), "staysInAll": len(remaining)}
     return {"isolation": isolation.value, **stays}
 
 
@@ -378,8 +379,8 @@ def isolation_description(grant: Grant, remaining: Sequence[str] | None) -> dict
 # or of a core whose first CPU is not     grouped      by what they may    a group that has no CPU left           is
 # impaired; the device stays healthy
 #
-# Such a CPU is not published, because a claim that was allocated it could only fail. A claim that was allocated it
-# before keeps it, and the driver goes on reporting its health, so that it shows in the status of the pod. The capacity
+# Such a CPU is not published, because a claim that is allocated it could only fail. A claim that was allocated it
+# before keeps it, and the driver continues to report its health, so that the status of the pod shows it. The capacity
 # of a group is the number of its CPUs that are online and for pods.
 
 
@@ -388,13 +389,13 @@ NOT_FOR_PODS: Final = "CPUsNotForPods"
 
 
 def device_health(seen: Iterable[str], inventory: Inventory, options: CPUOptions) -> Iterator[DeviceHealth]:
-    """Yield the unhealthy devices by name; `seen` are the devices that were published at some time."""
+    """Yield the unhealthy devices by name; `seen` are all devices that this process has ever published."""
     topology: Topology = inventory.hardware
     names = set(seen).difference(device.name for device in inventory.devices)
     if options.mode is DeviceMode.INDIVIDUAL:
         # With full-core a device also vanishes when a reserved thread of its core comes online; its CPUs are healthy.
         names = {name for name in names if individual_cpu(name) not in topology.for_pods}
-        # A claim may be older than this process, so every such CPU counts, whether this process published it or not.
+        # A claim may be older than this process, so this includes CPUs that this process never published.
         gone = topology.offline | topology.not_for_pods
         names.update(individual_name(cpu, options) for cpu in gone - options.reserved)
     for name in sorted(names):
@@ -404,7 +405,7 @@ def device_health(seen: Iterable[str], inventory: Inventory, options: CPUOptions
 def _why(name: str, topology: Topology, options: CPUOptions) -> str:
     if options.mode is DeviceMode.GROUPED:
         pods = f", or not for pods: {topology.pods.folder} lacks it" if topology.not_for_pods else ""
-        return f"every CPU of the group that may be handed out is offline{pods}"
+        return f"every CPU of the group that claims may get is offline{pods}"
     if individual_cpu(name) in topology.online:
         return f"pods may not run on the CPU: {topology.pods.folder} has CPUs {topology.pods.cpus}"
     return "the CPU is offline"
@@ -424,12 +425,12 @@ def _runs(record: Record, topology: Topology) -> str:
     remaining = cpus & topology.for_pods
     if remaining == cpus:
         return f"runs on {cpus} as before"
-    return f"runs on {remaining} alone instead of {cpus}" if remaining else "runs on the shared CPUs meanwhile"
+    return f"runs only on {remaining} instead of {cpus}" if remaining else "runs on the shared CPUs meanwhile"
 
 
 def _barred(record: Record, cpus: CPUSet, topology: Topology) -> str:
     return (
-        f"pods may not run any more on CPUs {cpus} that claim {record.ref} holds, which {_runs(record, topology)}: "
+        f"claim {record.ref} holds CPUs {cpus}, on which pods may no longer run, and {_runs(record, topology)}: "
         f"give them back to {topology.pods.folder}, which has {topology.pods.cpus or 'none'}, or recreate its pods"
     )
 
@@ -437,6 +438,6 @@ def _barred(record: Record, cpus: CPUSet, topology: Topology) -> str:
 def _offline(record: Record, offline: CPUSet, topology: Topology) -> str:
     state = "offline" if offline <= topology.present else "offline or gone"
     return (
-        f"CPUs {offline} are {state} that claim {record.ref} holds, which {_runs(record, topology)}: bring them back "
+        f"claim {record.ref} holds CPUs {offline}, which are {state}, and {_runs(record, topology)}: bring them back "
         "or recreate its pods"
     )

@@ -1,9 +1,9 @@
-"""The decision which CPUs a claim gets, from its allocation, the CPUs that other claims hold, and the machine.
+"""Decides which CPUs a claim gets, from its allocation, the CPUs that other claims hold, and the machine.
 
 In grouped mode an allocation says how many CPUs of which group a claim gets, and `pick` chooses them, unless the claim
-names a cpuset of its own; with machine grouping it must name one. In individual mode the scheduler has chosen the CPUs,
-and policies only verify its choice. The results of a claim are decided one after another, in the allocation's order,
-and no CPU is given twice. A result with admin access gets no CPU: it holds nothing, and its containers are not pinned.
+names a cpuset, which it must do with `--group-by machine`. In individual mode the scheduler has chosen the CPUs, and
+policies only verify its choice. The results of a claim are decided one after another, in the allocation's order, so
+that no CPU is given twice. A result with admin access gets no CPU: it holds nothing, and its containers are not pinned.
 """
 
 from __future__ import annotations
@@ -73,18 +73,18 @@ def grant_cpus(claim: AllocatedClaim, held: Held, topology: Topology, options: C
 def adopted(claim: AllocatedClaim, recovered: ClaimGrant, topology: Topology, options: CPUOptions) -> tuple[Grant, ...]:
     """Return the grants of a claim that was recovered from its CDI spec.
 
-    The spec says which CPUs the claim has, but not which of its results has which of them.
+    The spec has the claim's CPUs, but does not tell which of its results got which.
 
     Raises:
         ClaimError: the claim asks for local memory, and the CPUs' NUMA nodes have none.
     """
-    alone = sum(not allocated.result.admin_access for allocated in claim.results) == 1
+    single = sum(not allocated.result.admin_access for allocated in claim.results) == 1
     grants = []
     for allocated in claim.results:
         policy = merge(allocated.configs)
-        known = Share(policy) if allocated.result.admin_access else Share(policy, recovered.cpus, recovered.held)
-        share = known if alone else replace(known, held=CPUSet())
-        grants.append(_grant(allocated.result, share, _mems(allocated.result, known, topology), options))
+        whole = Share(policy) if allocated.result.admin_access else Share(policy, recovered.cpus, recovered.held)
+        share = whole if single else replace(whole, held=CPUSet())
+        grants.append(_grant(allocated.result, share, _mems(allocated.result, whole, topology), options))
     return tuple(grants)
 
 
@@ -97,7 +97,7 @@ def _grant(result: DeviceRequestAllocationResult, share: Share, mems: CPUSet, op
 def _with_own_cpus(uid: str, grants: tuple[Grant, ...], shares: tuple[Share, ...]) -> tuple[Grant, ...]:
     """Give each grant its own CPUs and edits, so that containers of different requests are pinned differently.
 
-    A claim with a single request needs none of that.
+    A claim with a single request does not need this.
     """
     if len({main_request(grant.request) for grant in grants}) == 1:
         return grants
@@ -115,7 +115,7 @@ def _with_own_cpus(uid: str, grants: tuple[Grant, ...], shares: tuple[Share, ...
 def _metadata(share: Share, device: str, options: CPUOptions) -> dict[str, PlainAttribute]:
     """Return the attributes that the workload sees in addition to those that the device publishes.
 
-    A device that is one CPU names it by its own attributes.
+    A device that is a single CPU already publishes it as an attribute.
     """
     attributes: dict[str, PlainAttribute] = {}
     if share.policy.isolation is not Isolation.CPUSET:
@@ -134,7 +134,7 @@ def _metadata(share: Share, device: str, options: CPUOptions) -> dict[str, Plain
 def _mems(result: DeviceRequestAllocationResult, share: Share, topology: Topology) -> CPUSet:
     """Return the NUMA nodes that the share's memory comes from; empty unless it asks for local memory.
 
-    A claim that was recovered from its CDI spec may have CPUs that are offline now; the kernel names no node for those.
+    A claim that was recovered from its CDI spec may have CPUs that are offline now, whose node is not known.
     """
     cpus = share.cpus & topology.online
     if share.policy.memory is not Memory.LOCAL or not cpus:
@@ -152,12 +152,12 @@ def _mems(result: DeviceRequestAllocationResult, share: Share, topology: Topolog
 def _no_memory(cpus: CPUSet, topology: Topology) -> str:
     nodes = _nodes(cpus, topology)
     if not nodes:
-        return f"no NUMA node claims the CPUs {cpus}"
+        return f"no NUMA node lists CPUs {cpus}"
     if not topology.memory_nodes:
         return "the kernel does not report which NUMA nodes have memory"
     if nodes <= CPUSet(topology.memory_nodes):
         return f"CPUs {cpus} are on NUMA node {nodes}, whose memory {topology.pods.folder} does not give to pods"
-    return f"CPUs {cpus} are on NUMA node {nodes}, which has no memory, as the kernel reports"
+    return f"CPUs {cpus} are on NUMA node {nodes}, which has no memory according to the kernel"
 
 
 def _nodes(cpus: CPUSet, topology: Topology) -> CPUSet:
@@ -165,15 +165,17 @@ def _nodes(cpus: CPUSet, topology: Topology) -> CPUSet:
 
 
 def _isolation(shares: Iterable[Share]) -> Isolation:
-    return max((share.policy.isolation for share in shares), key=lambda each: each.level, default=Isolation.CPUSET)
+    return max(
+        (share.policy.isolation for share in shares), key=lambda isolation: isolation.level, default=Isolation.CPUSET
+    )
 
 
 def _check_isolation(asked: Asked, options: CPUOptions) -> None:
     isolation, limit = asked.policy.isolation, options.max_isolation
     if isolation.level > limit.level:
         raise ClaimError(
-            f"{asked} asks for isolation: {isolation}, and this node allows no more than {limit} (--max-isolation); "
-            "ask for less, or have its administrator allow it"
+            f"{asked} asks for isolation: {isolation}, but this node allows no more than {limit} (--max-isolation); "
+            "ask for less, or let its administrator allow more"
         )
 
 
@@ -181,9 +183,9 @@ def _check_shared(claim: ClaimRef, taken: CPUSet, node: NodeView) -> None:
     """Refuse a claim that would leave no CPU to the containers without claims: NRI cannot set an empty mask.
 
     Raises:
-        ClaimConflictError: others hold what it would leave. One CPU fewer is published than there are, so the scheduler
-            has taken these back already (a pod was deleted by force), and their Unprepare is on its way.
-        ClaimError: it would leave none by itself.
+        ClaimConflictError: other claims hold what it would leave. One CPU is never published, so the scheduler has
+            deallocated these claims already (a pod was deleted by force), and their Unprepare will follow.
+        ClaimError: it would leave none even if there were no other claims.
     """
     online = node.topology.for_pods
     if not node.options.keep_shared or not taken or not online <= node.held.cpus | taken:
@@ -195,13 +197,14 @@ def _check_shared(claim: ClaimRef, taken: CPUSet, node: NodeView) -> None:
     raise conflict(f"{last} ({advice})", node.held, node.held.cpus & online)
 
 
-# The CPU or core of an allocation result in individual mode: the scheduler chose it, and policies only verify that.
+# The CPU or core of an allocation result in individual mode: the scheduler chose it, and policies only verify the
+# choice.
 #
-# A policy that demands something (`full-core`, `one-per-core`, `l3: require`, a cpuset) is verified over all CPUs for
-# which the claim demands it. A policy that only prefers something (packed, spread, `l3: prefer`) refuses nothing.
+# A requirement (`full-core`, `one-per-core`, `l3: require`, a cpuset) is verified over all CPUs for which the claim has
+# it. A preference (packed, spread, `l3: prefer`) refuses nothing.
 
 
-_ANEW: Final = "delete the claim so that it is allocated again"
+_REALLOCATE: Final = "delete the claim so that it is allocated again"
 
 
 def individual_share(asked: Asked, node: NodeView) -> Share:
@@ -214,51 +217,47 @@ def individual_share(asked: Asked, node: NodeView) -> Share:
     cpu, cpus = individual_cpu(asked.result.device), individual_cpus(asked.result.device, node.topology)
     what = f"{asked} was allocated {asked.result.device}"
     if cpu is None or cpus is None:
-        raise ClaimError(f"{what}, which is neither a CPU nor a core of this node in individual mode; {_ANEW}")
-    present = node.topology.present
+        raise ClaimError(f"{what}, which is neither a CPU nor a core of this node in individual mode; {_REALLOCATE}")
+    present, pods = node.topology.present, node.topology.pods
     for wrong, why in (
         (cpu not in present, f"which this machine does not have; it has {present}"),
         (cpu not in node.topology.online, f"which is not online; {node.topology.online} are"),
-        (cpus & node.topology.not_for_pods, f"on which no pod may run, since {_pods(node.topology)}"),
+        (cpus & node.topology.not_for_pods, f"on which no pod may run: {pods.folder} has CPUs {pods.cpus}"),
         (cpus & node.options.reserved, f"which is reserved by --reserved-cpus {node.options.reserved}"),
-        (cpus & asked.mine, "which it was allocated twice"),
+        (cpus & asked.own, "which it was allocated twice"),
     ):
         if wrong:
-            raise ClaimError(f"{what}, {why}; {_ANEW}")
+            raise ClaimError(f"{what}, {why}; {_REALLOCATE}")
     for chosen in asked.policy.cpusets:
         if cpus - chosen:
             raise ClaimError(
                 f"{what}, which is not in the cpuset of its configuration, {chosen}; select its CPUs by dra.cpu/cpuID, "
-                "or leave the cpuset out"
+                "or leave out the cpuset"
             )
     if cpus & node.held.cpus:
         raise conflict(f"{what}, which is not free", node.held, cpus)
     return Share(asked.policy, cpus, cpus)
 
 
-def _pods(topology: Topology) -> str:
-    return f"{topology.pods.folder} has CPUs {topology.pods.cpus}"
-
-
 def verified(claim: ClaimRef, shares: Sequence[Share], topology: Topology, options: CPUOptions) -> tuple[Share, ...]:
-    """Verify every policy of a claim, and return its shares; with `one-per-core` they run on one thread of each core.
+    """Verify every policy of a claim and return its shares; with `one-per-core` they run on one thread of each core.
 
     Raises:
-        ClaimError: the scheduler's choice is not what a policy demands.
+        ClaimError: the scheduler's choice does not meet the requirement of a policy.
     """
     for threads in (Threads.FULL_CORE, Threads.ONE_PER_CORE):
         cpus = CPUSet.union(share.held for share in shares if _threads(share.policy, options) is threads)
         missing = topology.whole_cores(cpus) - cpus
         if missing:
             raise ClaimError(
-                f"claim {claim} demands threads: {threads}, but was allocated {cpus}, which splits cores: {missing} "
-                "are missing; ask for the siblings as well, or use grouped mode"
+                f"claim {claim} requires threads: {threads}, but was allocated {cpus}, which splits cores: {missing} "
+                "are missing; ask for the siblings too, or use grouped mode"
             )
     near = CPUSet.union(share.held for share in shares if share.policy.l3 is L3.REQUIRE)
     if near and not Caches.of(topology.groups, topology.online.mask, whole=False).accept(near.mask):
         raise ClaimError(
-            f"claim {claim} demands l3: require, but was allocated {near}, which does not keep to L3 caches; "
-            "ask for one with a matchAttribute on dra.cpu/cacheL3ID, or use grouped mode"
+            f"claim {claim} has l3: require, but was allocated {near}, which does not keep to L3 caches; "
+            "ask for CPUs of one with a matchAttribute on dra.cpu/cacheL3ID, or use grouped mode"
         )
     firsts = CPUSet(core.first() for core in topology.cores)
     return tuple(

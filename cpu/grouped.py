@@ -1,4 +1,4 @@
-"""The CPUs of an allocation result in grouped mode: as many of a group as it was granted, or those of a cpuset."""
+"""Decides which CPUs an allocation result gets in grouped mode: a number of CPUs of a group, or those of a cpuset."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.topology import Topology
 from dranode.driver.claims.held import ClaimRef, Held
 
-# The question that one allocation result asks of a node's CPUs, the facts that decide it, and the answer.
-
 _NAMED_HOLDERS: Final = 4
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """The facts that a decision depends on.
+    """The node's state on which a decision depends.
 
     Attributes:
         topology: the machine's CPUs.
-        options: how the driver hands them out.
+        options: how the driver publishes them and gives them to claims.
         held: what all other claims hold.
     """
 
@@ -37,19 +35,19 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """One allocation result that has to be decided.
+    """One allocation result for which CPUs have to be found.
 
     Attributes:
         claim: the claim that it belongs to.
         result: what the scheduler allocated.
         policy: the result of its configurations.
-        mine: the CPUs that the claim's earlier results hold.
+        own: the CPUs that earlier results of the same claim hold.
     """
 
     claim: ClaimRef
     result: DeviceRequestAllocationResult
     policy: CPUPolicy
-    mine: CPUSet = msgspec.field(default_factory=CPUSet)
+    own: CPUSet = msgspec.field(default_factory=CPUSet)
 
     def __str__(self) -> str:
         return f'request "{self.result.request}" of claim {self.claim}'
@@ -72,7 +70,7 @@ class Share(msgspec.Struct, frozen=True):
 def named_holders(held: Held, cpus: CPUSet) -> str:
     """Return which claims hold the CPUs: `0-3 held by default/a and 5 by default/b`; empty if none is held."""
     holders = sorted(held.cpu_holders(cpus).items(), key=lambda item: item[1].first())
-    named = [f"{theirs} by {claim}" for claim, theirs in holders[:_NAMED_HOLDERS]]
+    named = [f"{held_cpus} by {claim}" for claim, held_cpus in holders[:_NAMED_HOLDERS]]
     rest = len(holders) - len(named)
     if rest:
         named.append(f"more by {rest} other claim{'s' if rest > 1 else ''}")
@@ -84,7 +82,7 @@ def conflict(message: str, held: Held, cpus: CPUSet) -> ClaimConflictError:
     return ClaimConflictError(f"{message}; {named_holders(held, cpus)}")
 
 
-_GATE: Final = "the DRAConsumableCapacity feature gate and a request for capacity give one"
+_GATE: Final = "enable the DRAConsumableCapacity feature gate, and request a capacity"
 
 
 def grouped_share(asked: Asked, node: NodeView) -> Share:
@@ -95,7 +93,7 @@ def grouped_share(asked: Asked, node: NodeView) -> Share:
         ClaimError: it cannot get what it was allocated.
     """
     name = asked.result.device
-    group = next((one for one in groups(node.topology, node.options) if one.name == name), None)
+    group = next((group for group in groups(node.topology, node.options) if group.name == name), None)
     if group is None:
         raise ClaimError(
             f"{asked} was allocated {name}, which is not a group of CPUs of this node "
@@ -126,7 +124,7 @@ def consumed_cpus(result: DeviceRequestAllocationResult) -> int:
 
 
 def _picked(asked: Asked, group: Group, count: int, node: NodeView) -> Pick:
-    free = group.cpus - asked.mine
+    free = group.cpus - asked.own
     remaining = free - node.held.cpus
     try:
         return _preferred(node, remaining, count, asked) or _pick(node, remaining, count, asked)
@@ -135,15 +133,16 @@ def _picked(asked: Asked, group: Group, count: int, node: NodeView) -> Pick:
         has = f"which has {len(remaining)} left: {remaining}" if remaining else "which has none left"
         message = f"{what}, {has}" if count > len(remaining) else f"{what}: {error}"
         if not _fits(node, free, count, asked):
-            raise ClaimError(f"{message}; {len(group.cpus)} are handed out in all: {group.cpus}") from error
+            raise ClaimError(f"{message}; claims may get {len(group.cpus)} in total: {group.cpus}") from error
         raise conflict(message, node.held, free) from error
 
 
 def _preferred(node: NodeView, remaining: CPUSet, count: int, asked: Asked) -> Pick | None:
     """Return a pick among the CPUs that the kernel's command line isolates, for a claim that asks for isolation."""
-    isolated, nohz_full = node.topology.isolated, node.topology.nohz_full
     if asked.policy.isolation is Isolation.CPUSET:
         return None
+    isolated, nohz_full = node.topology.isolated, node.topology.nohz_full
+    # CPUs with both first: they have neither load balancing nor, while one task runs, a timer tick.
     for cpus in (isolated & nohz_full, isolated | nohz_full):
         try:
             if len(cpus & remaining) >= count:
@@ -165,12 +164,12 @@ def _pick(node: NodeView, candidates: CPUSet, count: int, asked: Asked) -> Pick:
         threads=threads,
         l3=policy.l3,
         order=node.options.order,
-        own=asked.mine,
+        own=asked.own,
     )
 
 
 def _fits(node: NodeView, candidates: CPUSet, count: int, asked: Asked) -> bool:
-    """Return whether the CPUs would suffice if no other claim held any of them."""
+    """Return whether the CPUs would be enough if no other claim held any of them."""
     try:
         _pick(node, candidates, count, asked)
     except PickError:
@@ -179,7 +178,7 @@ def _fits(node: NodeView, candidates: CPUSet, count: int, asked: Asked) -> bool:
 
 
 def _chosen(asked: Asked, group: Group, count: int, node: NodeView) -> CPUSet:
-    """Check the cpuset that the claim itself names, and return its CPUs; phrases as in dra-driver-cpu."""
+    """Check the cpuset in the claim's configuration and return its CPUs; the error messages are dra-driver-cpu's."""
     cpusets = asked.policy.cpusets
     if len(cpusets) != 1:
         raise ClaimError(
@@ -195,18 +194,18 @@ def _chosen(asked: Asked, group: Group, count: int, node: NodeView) -> CPUSet:
     topology = node.topology
     for wrong, why in (
         (cpus - topology.online, "contain offline cores"),
-        (cpus & topology.not_for_pods, f"contain cores on which no pod may run, by {topology.pods.folder}"),
+        (cpus & topology.not_for_pods, f"contain cores on which {topology.pods.folder} lets no pod run"),
         (cpus & node.options.reserved, "contain reserved cores"),
         (cpus - group.whole, f"contain cores outside {group.name}, which has {group.whole}"),
-        (cpus & asked.mine, "are already assigned to another device in this claim"),
+        (cpus & asked.own, "are already assigned to another device in this claim"),
     ):
         if wrong:
             unknown = wrong - topology.present
-            none = f"; this machine has no CPU {unknown}, but {topology.present}" if unknown else ""
-            raise ClaimError(f"{what} {why}: {wrong}{none}")
+            has = f"; this machine has no CPU {unknown}, only {topology.present}" if unknown else ""
+            raise ClaimError(f"{what} {why}: {wrong}{has}")
     if not cpus.isdisjoint(node.held.cpus):
         raise conflict(f"{what} conflict with already allocated claims", node.held, cpus)
-    halves = topology.whole_cores(cpus) - cpus
-    if halves and node.options.threads is Threads.FULL_CORE:
-        raise ClaimError(f"{what} split cores, and this node hands out whole ones: {halves} are missing")
+    siblings = topology.whole_cores(cpus) - cpus
+    if siblings and node.options.threads is Threads.FULL_CORE:
+        raise ClaimError(f"{what} split cores, but this node hands out whole cores: {siblings} are missing")
     return cpus

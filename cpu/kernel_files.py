@@ -1,6 +1,6 @@
 """Reads the files of `/sys/devices/system` as numbers and CPU masks, and collects the contradictions in them.
 
-A missing file is not an error, because kernels differ in what they report. A file that cannot be read or parsed is one.
+A missing file is not an error, because kernels differ in what they report. An unreadable or malformed file is an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dranode.driver.machine.root import Root, read_text
 CPU_ROOT: Final = "sys/devices/system/cpu"
 NODE_ROOT: Final = "sys/devices/system/node"
 
-# The same CPUs as a list has, by the list's name.
+# The mask file that has the same CPUs as a list file, by the name of the list.
 _MASK_OF: Final = {
     "core_cpus_list": "core_cpus",
     "thread_siblings_list": "thread_siblings",
@@ -27,8 +27,8 @@ _MASK_OF: Final = {
     "cpulist": "cpumap",
 }
 _MASKS: Final = frozenset(_MASK_OF.values())
-# Kernels before 5.15 cut an attribute of sysfs that is longer than a page: a list of interleaved CPUs of a large
-# machine then lacks the last ones, or ends with a part of a number. A mask is never that long.
+# Kernels before 5.15 cut a sysfs attribute that is longer than a page. The list of a large machine whose CPU numbers
+# are interleaved then lacks its last CPUs, or ends in the middle of a number. A mask is never that long.
 _CUT: Final = 4094
 _MASK: Final = re.compile(r"[0-9a-fA-F]+(?:,[0-9a-fA-F]{1,8})*", re.ASCII)
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
@@ -39,7 +39,7 @@ class KernelFiles:
 
     Attributes:
         root: the machine's files.
-        oddities: the first contradiction of each kind, one sentence each.
+        oddities: one sentence on the first contradiction of each kind.
     """
 
     def __init__(self, root: Root) -> None:
@@ -116,24 +116,24 @@ class KernelFiles:
     def shared(self, kind: str, cpu: int, folder: str, names: Iterable[str]) -> int | None:
         """Return the CPUs that share a core, package or cache with a CPU, by the first file that names the CPU itself.
 
-        The files `names` are tried in `cpu<N>/<folder>`. The answer is 0 if a file is there and empty, and None if
-        there is no file or all of them leave out the CPU, which is a contradiction.
+        The files `names` in `cpu<N>/<folder>` are tried in order. Returns 0 if a file exists and is empty, and None if
+        none exists or all of them leave out the CPU, which is a contradiction.
         """
         answer: int | None = None
-        strange = 0
+        others = 0
         for name in names:
             cpus = self.mask(f"{CPU_ROOT}/cpu{cpu}/{folder}/{name}")
             if cpus is not None and cpus >> cpu & 1:
                 return cpus
-            strange = strange or cpus or 0
+            others = others or cpus or 0
             answer = answer if cpus is None else 0
-        if strange:
-            self.warn(kind, f"the {kind} reported for cpu{cpu} is that of {CPUSet.of_mask(strange)}")
+        if others:
+            self.warn(kind, f"the {kind} files of cpu{cpu} list CPUs {CPUSet.of_mask(others)} and not cpu{cpu} itself")
             return None
         return answer
 
     def warn(self, kind: str, sentence: str) -> None:
-        """Keep a contradiction, unless there is one of its kind: a machine that has one usually has many."""
+        """Keep a contradiction unless one of its kind is known: a machine that has one usually has many."""
         self.oddities.setdefault(kind, sentence)
 
 
@@ -150,8 +150,8 @@ def _parse_list(path: str, text: str) -> int:
         raise MachineError(f"/{path} cannot be understood: {error}") from error
 
 
-# Reads which NUMA node each CPU is on and which nodes have memory, from `/sys/devices/system/node`.  Source:
-# Documentation/ABI/stable/sysfs-devices-node.
+# Which NUMA node each CPU is on and which nodes have memory, from `/sys/devices/system/node`
+# (Documentation/ABI/stable/sysfs-devices-node).
 
 _NODE: Final = ("cpulist", "cpumap")
 _MEMORY: Final = re.compile(r"MemTotal:\s+([0-9]{1,18}) kB", re.ASCII)
@@ -160,11 +160,12 @@ _MEMORY: Final = re.compile(r"MemTotal:\s+([0-9]{1,18}) kB", re.ASCII)
 def read_numa_nodes(files: KernelFiles, online: int) -> tuple[Mapping[int, int], Mapping[int, CPUSet], frozenset[int]]:
     """Return each CPU's NUMA node, the CPUs of each node that has any, and the nodes that have memory.
 
-    A CPU that two nodes list counts as on the lower one. The first contradiction of each kind becomes a warning.
+    A CPU that two nodes list is on the lower one: fake nodes (`numa=fake=`) each list all CPUs of the real node. The
+    first contradiction of each kind becomes a warning.
 
     Args:
-        files: the machine's.
-        online: the CPUs that are online, as bits.
+        files: the machine's files.
+        online: the mask of the online CPUs.
 
     Raises:
         MachineError: a file cannot be read or parsed.
@@ -177,9 +178,7 @@ def read_numa_nodes(files: KernelFiles, online: int) -> tuple[Mapping[int, int],
         claimed = _node_cpus(files, node) & online
         for cpu in CPUSet.of_mask(claimed):
             if cpu in node_of:
-                files.warn(
-                    "node", f"NUMA nodes {node_of[cpu]} and {node} both list cpu{cpu}; it counts as on the lower one"
-                )
+                files.warn("node", f"NUMA nodes {node_of[cpu]} and {node} both list cpu{cpu}; the lower one is used")
             else:
                 node_of[cpu] = node
     for cpu in CPUSet.of_mask(online):
@@ -198,11 +197,11 @@ def read_numa_nodes(files: KernelFiles, online: int) -> tuple[Mapping[int, int],
 
 def _warn_of_unclaimed(files: KernelFiles, unclaimed: CPUSet, nodes: Sequence[int], node_of: Mapping[int, int]) -> None:
     if nodes and not node_of:
-        files.warn("no node", "no NUMA node claims a CPU, though there are nodes; the CPUs are published without one")
+        files.warn("no node", "none of the NUMA nodes lists a CPU; the CPUs are published without a NUMA node")
     elif unclaimed and node_of:
         files.warn(
             "no node",
-            f"no NUMA node claims the CPUs {unclaimed}, though other CPUs have a node; they are published without one",
+            f"no NUMA node lists CPUs {unclaimed}, although other CPUs have a node; they are published without one",
         )
 
 
@@ -215,7 +214,7 @@ def _node_cpus(files: KernelFiles, node: int) -> int:
 
 
 def _own_node(files: KernelFiles, cpu: int) -> int | None:
-    """Return the node that the CPU's folder links to; a dangling link, to an offline node, does not count."""
+    """Return the node that the CPU's folder links to. A dangling link leads to an offline node and is ignored."""
     folder = f"{CPU_ROOT}/cpu{cpu}"
     return min(
         (node for node in files.numbered(folder, "node") if files.root.exists(f"{folder}/node{node}")),

@@ -1,6 +1,6 @@
 """Describes how a machine's packages, NUMA nodes, L3 caches and core types contain one another.
 
-Which is the larger differs between machines: an L3 cache may span several NUMA nodes, a NUMA node several packages.
+Machines differ in the order: an L3 cache may span several NUMA nodes, and a NUMA node several packages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Kinds = Sequence[tuple[_Group, ...]]
 
 
 def cpu_layout(topology: Topology) -> Layout:
-    """Return the machine's boxes, and what it is in words."""
+    """Return the machine's boxes, title and facts."""
     return Layout(
         title=_title(topology),
         boxes=_Nesting(topology).inside(topology.online, _kinds(topology)),
@@ -63,7 +63,7 @@ def _facts(topology: Topology) -> Iterator[str]:
 
 
 def _kinds(topology: Topology) -> _Kinds:
-    """Return the kinds of groups, the one with the largest first; core types come last."""
+    """Return the kinds of groups, the kind with the largest groups first; core types come last."""
     packages = tuple(_Group(f"package {number}", cpus, framed=True) for number, cpus in topology.packages.items())
     numa = tuple(_Group(f"NUMA {number}", cpus, framed=True, numa=number) for number, cpus in topology.numa.items())
     l3 = tuple(_Group("L3", cpus) for cpus in topology.l3)
@@ -74,13 +74,13 @@ def _kinds(topology: Topology) -> _Kinds:
 
 
 class _Nesting:
-    """Puts groups into each other, on one machine."""
+    """Nests the groups of one machine."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
 
     def inside(self, cpus: CPUSet, kinds: _Kinds) -> tuple[Box, ...]:
-        """Return the boxes of these CPUs, by the groups of these kinds."""
+        """Return the boxes of these CPUs, nested by groups of these kinds."""
         if not kinds:
             return (self._row("", cpus),)
         here, *below = kinds
@@ -95,7 +95,7 @@ class _Nesting:
     def _frame(self, group: _Group, cpus: CPUSet, below: _Kinds) -> Box:
         title = group.title if cpus == group.cpus else f"part of {group.title}"
         numa = group.numa
-        # A group that is the same CPUs as the one inside it shares its frame.
+        # A group with the same CPUs as a group inside it shares its frame.
         while below and below[0][0].framed:
             same = next((inner for inner in below[0] if inner.cpus == cpus), None)
             if same is None:

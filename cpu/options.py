@@ -1,4 +1,4 @@
-"""The options of the CPU driver, by the names in its configuration file, and the policies that claims choose from."""
+"""The options of the CPU driver, and the policies from which claims choose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dranode.cpu.topology import Topology
 
 
 class PickPolicy(StrEnum):
-    """From where the pick takes CPUs."""
+    """The order in which CPUs are picked over NUMA nodes, packages, caches and cores."""
 
     PACKED = "packed"
     SPREAD = "spread"
@@ -43,7 +43,7 @@ class L3(StrEnum):
 
 
 class Isolation(StrEnum):
-    """The levels of isolation, each with what it keeps off a claim's CPUs besides what the one before does.
+    """The levels of isolation. Each keeps off a claim's CPUs what is listed here and what the levels before it do.
 
     CPUSET: other containers. QUIET: interrupts, unbound kernel work and the host's own services, as far as the kernel
     lets them be moved. PARTITION: the scheduler's load balancing, by a partition of cgroup v2.
@@ -55,7 +55,7 @@ class Isolation(StrEnum):
 
     @property
     def level(self) -> int:
-        """Return how much it keeps off, in the order of the values."""
+        """Return the position in the order of the levels; a higher level keeps off more."""
         return _LEVELS[self]
 
 
@@ -84,9 +84,9 @@ class CPUOptions(NamedTuple):
     """Options that say how a node's CPUs are published and handed out.
 
     Attributes:
-        mode: one device a group of CPUs, or one a CPU (a core with full-core).
+        mode: one device per group of CPUs, or one per CPU (per core with full-core).
         group_by: what a group is.
-        reserved: CPUs that the driver neither publishes nor hands out.
+        reserved: CPUs that the driver neither publishes nor gives to claims.
         threads: any or full-core; with full-core, claims get whole physical cores and requests are rounded up to them.
         order: which cores single threads come from, in grouped mode.
         expose_pcie_roots: publish the PCIe roots near a device (needs DRAListTypeAttributes).
@@ -94,8 +94,8 @@ class CPUOptions(NamedTuple):
         node_allocatable_mapping: publish how claims count against the node's CPUs (needs DRANodeAllocatableResources).
         max_isolation: how far claims may have their CPUs isolated.
         host_root: where the node's own `/proc` and `/sys` are mounted, for isolation beyond cpuset.
-        keep_shared: leave containers without claims a CPU, for enforcement by NRI: the claim that would take the last
-            one is refused, and where none is reserved, one CPU (or core) fewer is published.
+        keep_shared: always leave containers without claims a CPU, because NRI cannot give them an empty set: a claim
+            that would take the last one is refused, and if none is reserved, one CPU (or core) is not published.
     """
 
     mode: DeviceMode = DeviceMode.GROUPED
@@ -143,7 +143,7 @@ def read_options(options: Mapping[str, object]) -> CPUOptions:
         order=_choice("--order", Order, options.get("order", Order.UNTOUCHED_FIRST)),
         max_isolation=_choice("--max-isolation", Isolation, options.get("max_isolation", Isolation.CPUSET)),
         host_root=str(options.get("host_root") or "/"),
-        # Every command shows and tries what a driver with pinning publishes and refuses.
+        # The default for commands, so that they show what a driver with pinning publishes and refuses.
         keep_shared=bool(options.get("keep_shared", True)),
         **{flag: bool(options.get(flag)) for flag in _FLAGS},
     )
@@ -163,12 +163,12 @@ def check_reserved(options: CPUOptions, topology: Topology) -> None:
         )
     if topology.online <= options.reserved:
         raise UsageError(
-            f"--reserved-cpus {options.reserved} leaves no CPU to hand out: {topology.online} are all that is online; "
+            f"--reserved-cpus {options.reserved} leaves no CPU for claims: only {topology.online} are online; "
             "reserve fewer"
         )
     if options.threads is Threads.FULL_CORE and not any(core.isdisjoint(options.reserved) for core in topology.cores):
         raise UsageError(
-            f"--reserved-cpus {options.reserved} leaves no whole core to hand out with --threads full-core; "
+            f"--reserved-cpus {options.reserved} leaves no whole core for claims with --threads full-core; "
             "reserve all threads of fewer cores"
         )
 

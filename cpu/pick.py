@@ -1,17 +1,19 @@
-"""The choice of CPUs for a request: one pure function from a topology and the free CPUs to a pick.
+"""Picks the CPUs for a request: one pure function from a topology and the free CPUs to a pick.
 
-The pick has only candidates, and depends on nothing but the arguments. `pick_packed`, `pick_spread`,
-`pick_distributed` (over NUMA nodes) and `pick_l3` (`l3: require`) say where CPUs come from. The policies combine:
+The pick consists of candidates only and depends only on the arguments. The functions for packed picks and for
+`l3: require` are in `pick_packed`; those for spread picks and for picks over NUMA nodes are here. The policies combine:
 
-- `order: untouched-first`, the default, takes threads of cores that other claims use only if all other cores have too
+- `order: untouched-first`, the default, takes threads of cores that other claims use only if the other cores have too
   few. It completes a core that the same claim uses before it takes another one. `order: reference` is dra-driver-cpu's
-  order, which first fills the cores that are partly taken. Without such cores both orders give the same answer, but for
-  `spread`: the reference takes free nodes, packages and caches whole first, which leaves nothing to spread.
-- Balance over NUMA nodes and required L3 caches come before that order if the untouched cores cannot satisfy them.
+  order, which first fills the cores that are partly taken. Without such cores both orders give the same answer, except
+  for `spread`: the reference takes free nodes, packages and caches whole first, which leaves nothing to spread.
+- If the untouched cores are not enough for balance over NUMA nodes or for required L3 caches, these come before the
+  order.
 - `threads`: with whole cores (`full-core`, `one-per-core`) only cores whose threads are all candidates are used.
-- `l3: require` takes the policy's own answer if it keeps to the caches, and looks for another one only if it does not.
+- `l3: require` takes the policy's own answer if it keeps to the caches, and searches for another one only if it does
+  not.
 - `spread` comes before `l3: prefer`, except in the reference's order.
-- `numa-distributed` considers caches only if required to.
+- `numa-distributed` ignores caches unless they are required.
 """
 
 from __future__ import annotations
@@ -41,14 +43,14 @@ from dranode.cpu.pick_packed import (
 )
 from dranode.cpu.topology import CPUGroups, Topology
 
-# NUMA-distributed picks (KEP-2902): the same number of CPUs from every NUMA node that is needed.  The smallest number
-# of nodes is used on which the count can be shared out evenly in steps of a group size; of the possible node sets,
-# the one that leaves the free CPUs of all nodes most alike. Everything is as in dra-driver-cpu's
-# `takeByTopologyNUMADistributed` but for three defects of the original: its loop over node sets of four and more can
-# overwrite the best set found, it never ends on a remainder that no node can take in whole steps, and its search
-# grows with 4 to the power of the nodes. Here the first best set counts, such remainders are passed over, and where
-# more than `SEARCH_LIMIT` ways exist (machines beyond eight or so nodes) the nodes with most free CPUs are taken
-# outright, which is the most even answer but for ties and rounding.
+# NUMA-distributed picks (KEP-2902): the same number of CPUs from every NUMA node that is needed. They use the smallest
+# number of nodes over which the count can be divided evenly in steps of a group size, and of the possible node sets the
+# one that leaves the most similar numbers of free CPUs on all nodes. The answers are those of dra-driver-cpu's
+# `takeByTopologyNUMADistributed`, except for three defects of the original: its loop over sets of four and more nodes
+# can overwrite the best set, it never ends if no node can take the remainder in whole steps, and its search grows with
+# 4 to the power of the nodes. Here the first best set wins, such remainders are skipped, and if there are more than
+# `SEARCH_LIMIT` possibilities (beyond about eight nodes) the nodes with the most free CPUs are taken, which is the most
+# even answer except for ties and rounding.
 
 SEARCH_LIMIT: Final = 1 << 15
 
@@ -65,30 +67,30 @@ class _Nodes(msgspec.Struct, frozen=True):
     step: int
 
     def squares(self, taken: Sequence[int]) -> int:
-        """The sum of the squares of what is left when so many CPUs are taken from each; grows with the deviation."""
-        return sum([(free - gone) ** 2 for free, gone in zip(self.free, taken, strict=True)])
+        """Return the sum of the squares of the CPUs left if this many are taken; it grows with the deviation."""
+        return sum([(free - count) ** 2 for free, count in zip(self.free, taken, strict=True)])
 
     def deviation(self, squares: int, count: int) -> int:
-        """The standard deviation of what is left, in thousandths, when `count` CPUs are taken."""
+        """Return the standard deviation of the CPUs left, in thousandths, if `count` CPUs are taken."""
         number = len(self.free)
         left = sum(self.free) - count
         mean = _rounded(1000 * left / number)
         return _rounded(sqrt((1000000 * squares - 2000 * mean * left + number * mean**2) / number))
 
 
-# How many CPUs every node gives.
+# The number of CPUs that each node gives.
 _Shares = tuple[int, ...]
 
 
 def distributed(groups: CPUGroups, candidates: int, count: int, step: int, *, whole: bool = False) -> int:
-    """The mask of `count` of the candidates, shared out evenly over NUMA nodes in multiples of `step`.
+    """Return the mask of `count` of the candidates, divided evenly over NUMA nodes in multiples of `step`.
 
-    Packed without regard to L3 caches if `count` is not a multiple of `step` or cannot be shared out. With `whole` the
-    candidates are whole cores, as for `packed`, and `step` is a multiple of the threads of every core.
+    They are packed, regardless of L3 caches, if `count` is not a multiple of `step` or cannot be divided. With `whole`
+    the candidates are whole cores, as for `packed`, and `step` is a multiple of the threads of every core.
 
     Args:
         groups: the machine's groups, as masks.
-        candidates: the CPUs to choose from, as a mask; `count` of them at least.
+        candidates: the CPUs to choose from, as a mask; at least `count`.
         count: how many CPUs.
         step: the group size in CPUs, 1 or more.
         whole: whether only whole cores are taken.
@@ -105,14 +107,14 @@ def distributed(groups: CPUGroups, candidates: int, count: int, step: int, *, wh
 
 
 def _fewest_nodes(groups: CPUGroups, count: int, step: int) -> int:
-    """Return how many nodes the count takes if nodes are of average size."""
+    """Return how many nodes of average size the count needs."""
     steps = -(-sum(map(int.bit_count, groups.numa)) // step)
     steps_per_node = -(-steps // len(groups.numa))
     return -(-(count // step) // steps_per_node)
 
 
 def _shares(nodes: _Nodes, count: int, fewest: int) -> _Shares | None:
-    """Return what every node gives, on the fewest nodes that can; None if the count cannot be shared out."""
+    """Return what each node gives, using the fewest nodes; None if the count cannot be divided."""
     for size in range(fewest, min(count // nodes.step, len(nodes.free)) + 1):
         even = count // size // nodes.step * nodes.step
         rest = count - even * size
@@ -124,7 +126,7 @@ def _shares(nodes: _Nodes, count: int, fewest: int) -> _Shares | None:
 
 
 def _most_even(nodes: _Nodes, size: int, even: int, rest: int) -> _Shares | None:
-    """Of all sets of `size` nodes the one that leaves the nodes most alike; the first one of equals."""
+    """Return the shares on those `size` nodes that leave all nodes most alike; the first of equal sets."""
     best: _Shares | None = None
     best_squares = best_deviation = 0
     for chosen in combinations(range(len(nodes.free)), size):
@@ -144,15 +146,15 @@ def _most_even(nodes: _Nodes, size: int, even: int, rest: int) -> _Shares | None
 
 
 def _with_rest(nodes: _Nodes, shares: Sequence[int], chosen: Sequence[int], rest: int) -> Iterator[_Shares]:
-    """Every way to hand out the rest step by step, in turn, to some of the chosen nodes; most nodes first."""
+    """Yield every way to divide the rest step by step, in turn, among some of the chosen nodes; most nodes first."""
     if not rest:
         yield tuple(shares)
         return
     takers = [node for node in chosen if nodes.free[node] - shares[node] >= nodes.step]
     for number in range(len(takers), 0, -1):
-        for some in combinations(takers, number):
-            if sum((nodes.free[node] - shares[node]) // nodes.step for node in some) * nodes.step >= rest:
-                yield _in_turn(nodes, list(shares), some, rest)
+        for subset in combinations(takers, number):
+            if sum((nodes.free[node] - shares[node]) // nodes.step for node in subset) * nodes.step >= rest:
+                yield _in_turn(nodes, list(shares), subset, rest)
 
 
 def _in_turn(nodes: _Nodes, shares: list[int], takers: Sequence[int], rest: int) -> _Shares:
@@ -165,7 +167,7 @@ def _in_turn(nodes: _Nodes, shares: list[int], takers: Sequence[int], rest: int)
 
 
 def _most_free(nodes: _Nodes, size: int, even: int, rest: int) -> _Shares | None:
-    """The `size` nodes with most free CPUs, the rest step by step from whichever has most left."""
+    """Return the shares on the `size` nodes with the most free CPUs; the rest comes from those with the most left."""
     chosen = sorted(range(len(nodes.free)), key=lambda node: -nodes.free[node])[:size]
     shares = [0] * len(nodes.free)
     for node in chosen:
@@ -178,12 +180,12 @@ def _most_free(nodes: _Nodes, size: int, even: int, rest: int) -> _Shares | None
 
 
 def _take(groups: CPUGroups, candidates: int, shares: Iterable[tuple[int, int]], step: int, *, whole: bool) -> int:
-    """The mask of these numbers of CPUs of these NUMA nodes; 0 if whole cores cannot make one of them."""
+    """Return the mask of these numbers of CPUs of these NUMA nodes; 0 if whole cores cannot make one of the numbers."""
     shares = [(index, share) for index, share in shares if share]
     even = min(share for _, share in shares) // step * step
     taken = 0
     for index, share in shares:
-        # Even part first, then one step at a time: a larger part could fall on other cores.
+        # The even part first, then one step at a time, because a larger part could be packed onto other cores.
         for part in (even, *[step] * ((share - even) // step)):
             free = groups.numa[index] & candidates & ~taken
             if whole and not CoreSizes.of(groups.cores, free).can_make(part):
@@ -216,7 +218,7 @@ class PickError(ClaimError):
 
     Attributes:
         count: CPUs asked for.
-        fits: the nearest counts below and above that would fit; empty if none does.
+        fits: the nearest lower and higher counts that are possible; empty if there are none.
     """
 
     def __init__(self, message: str, count: int, fits: tuple[int, ...]) -> None:
@@ -246,19 +248,19 @@ def pick(
         policy: where they are taken from.
         group: for `numa-distributed`, the step in which NUMA nodes give CPUs; by default 1. With whole cores it is
             rounded up to a multiple of a core.
-        threads: what of a physical core may be taken.
-        l3: what L3 caches matter.
+        threads: which threads of a physical core may be taken.
+        l3: how much L3 caches matter.
         order: which cores single threads come from.
-        own: CPUs that the same claim has already; a core whose other threads are free counts as untouched by others.
+        own: CPUs that the same claim already has. A core whose other threads are free counts as untouched.
 
     Raises:
         PickError: the candidates cannot give that count in this way.
         UsageError: a group without `numa-distributed`, or below 1.
     """
     if group is not None and policy is not PickPolicy.NUMA_DISTRIBUTED:
-        raise UsageError(f"a group of {group} CPUs is of use to the policy numa-distributed only, not to {policy}")
+        raise UsageError(f"a group of {group} CPUs is only for the policy numa-distributed, not for {policy}")
     if group is not None and group < 1:
-        raise UsageError(f"a group of {group} CPUs cannot be handed out; it takes at least 1")
+        raise UsageError(f"a group of {group} CPUs is impossible; a group has at least 1")
     free = candidates & topology.online
     wishes = _Wishes(policy, group or 1, threads, l3)
     if order is Order.UNTOUCHED_FIRST and policy is PickPolicy.SPREAD:
@@ -269,7 +271,7 @@ def pick(
 
 
 class _Wishes(msgspec.Struct, frozen=True):
-    """The arguments of `pick` but for the order."""
+    """The arguments of `pick`, except the order."""
 
     policy: PickPolicy
     group: int
@@ -283,12 +285,12 @@ class _Wishes(msgspec.Struct, frozen=True):
 
     @property
     def balanced(self) -> bool:
-        """Return whether the CPUs have to be picked at one time, because how many are where matters."""
+        """Return whether all CPUs must be picked together, because the policy balances them or keeps them to caches."""
         return self.policy is PickPolicy.NUMA_DISTRIBUTED or self.l3 is L3.REQUIRE
 
 
 def _untouched_first(topology: Topology, free: CPUSet, count: int, wishes: _Wishes, own: CPUSet) -> Pick:
-    """The reference's pick, unless another takes fewer threads of cores that others have part of, or opens fewer."""
+    """Return the reference's pick, unless another one uses fewer cores of other claims, or fewer new cores."""
     picked = _in_reference_order(topology, free, count, wishes)
     untouched = _untouched(topology.groups, free, own)
     if len(picked.cpus - untouched) > max(0, count - len(untouched)):
@@ -303,7 +305,7 @@ def _untouched_first(topology: Topology, free: CPUSet, count: int, wishes: _Wish
 
 
 def _spread(topology: Topology, free: CPUSet, count: int, wishes: _Wishes, own: CPUSet) -> Pick:
-    """Pick from as many cores as can be; of cores that others have part of only what the untouched ones lack."""
+    """Pick from as many cores as possible; cores that other claims use give only what the untouched ones lack."""
     groups, whole = topology.groups, wishes.whole
     candidates = _candidates(groups, free, whole=whole)
     untouched = _untouched(groups, CPUSet.of_mask(candidates), own).mask
@@ -324,16 +326,16 @@ def _spread(topology: Topology, free: CPUSet, count: int, wishes: _Wishes, own: 
 
 
 def _untouched(groups: CPUGroups, free: CPUSet, own: CPUSet) -> CPUSet:
-    """The free threads of cores that no other claim has part of; of masks, since every pick asks all cores."""
-    mine, whole = free.mask | own.mask, 0
+    """Return the free threads of cores that no other claim uses; on masks, because every pick checks all cores."""
+    available, whole = free.mask | own.mask, 0
     for core in groups.cores:
-        if core & mine == core:
+        if core & available == core:
             whole |= core
     return CPUSet.of_mask(whole & free.mask)
 
 
 def _fewest_touched(topology: Topology, free: CPUSet, untouched: CPUSet, count: int, wishes: _Wishes) -> Pick | None:
-    """All that the untouched cores can give, and the rest of others; None if that is not what was asked for."""
+    """Pick all that the untouched cores can give, and the rest from others; None if the wishes forbid that."""
     try:
         if count <= len(untouched):
             return _in_reference_order(topology, untouched, count, wishes)
@@ -346,7 +348,7 @@ def _fewest_touched(topology: Topology, free: CPUSet, untouched: CPUSet, count: 
 
 
 def _in_reference_order(topology: Topology, candidates: CPUSet, count: int, wishes: _Wishes) -> Pick:
-    """The pick as dra-driver-cpu orders it."""
+    """Pick in dra-driver-cpu's order."""
     groups, policy, l3, whole = topology.groups, wishes.policy, wishes.l3, wishes.whole
     free = _candidates(groups, candidates, whole=whole)
     held = _by_policy(groups, free, count, policy, wishes.group, prefer_l3=l3 is not L3.IGNORE, whole=whole)
@@ -361,12 +363,12 @@ def _candidates(groups: CPUGroups, free: CPUSet, *, whole: bool) -> int:
 
 
 def _caches(groups: CPUGroups, free: int, wishes: _Wishes) -> Caches | None:
-    """Return the L3 caches that a pick has to keep to, if it has to."""
+    """Return the L3 caches to which a pick must keep, or None."""
     return Caches.of(groups, free, whole=wishes.whole) if wishes.l3 is L3.REQUIRE else None
 
 
 def _answer(groups: CPUGroups, free: int, count: int, held: int | None, wishes: _Wishes) -> Pick:
-    """Return the pick of these CPUs, or raise the error that says why the free ones give none."""
+    """Return the pick of the CPUs in `held`, or raise the error that says why the free CPUs give none."""
     whole = wishes.whole
     split = whole and held is not None and any(core & held not in (0, core) for core in groups.cores)
     if held is None or split or held.bit_count() != count:
@@ -395,7 +397,7 @@ def _by_policy(
 def _whole_anyway(groups: CPUGroups, free: int, count: int, caches: Caches | None) -> int | None:
     """Pick whole cores on a machine where the kernel puts one core into several nodes, packages or caches.
 
-    Their place means nothing then, so only the size of the cores counts.
+    The location of a core means nothing there, so only its size counts.
     """
     cores = [core for core in groups.cores if core & free == core]
     if not CoreSizes.of(cores, free).can_make(count):
@@ -408,12 +410,14 @@ def _refusal(groups: CPUGroups, free: CPUSet, count: int, caches: Caches | None,
     """Return the error that says why the free CPUs cannot give a count, and which counts near it they can give."""
     cpus = "1 CPU" if count == 1 else f"{count} CPUs"
     if caches is not None and caches.none_known:
-        return PickError(f"cannot keep {cpus} to L3 caches: this machine reports none; leave it out", count, ())
+        return PickError(
+            f"cannot keep {cpus} to L3 caches: this machine reports none; leave out l3: require", count, ()
+        )
     if caches is not None:
         counts = caches.counts()
     else:
         counts = sums(CoreSizes.of(groups.cores, free.mask).sizes) if whole else (2 << len(free)) - 1
-    # A count may be any number that somebody wrote into a claim; a mask of as many bits would take all memory.
+    # The count comes from a claim and may be huge. A mask with that many bits would use all memory.
     below = (counts & (1 << min(count, counts.bit_length())) - 1).bit_length() - 1
     above = counts >> count
     fits = (below,) if below else ()
@@ -423,16 +427,16 @@ def _refusal(groups: CPUGroups, free: CPUSet, count: int, caches: Caches | None,
     keep = " that keep to L3 caches (inside one, or whole ones and a part of one)" if caches is not None else ""
     have = f"{len(free)} {'are' if len(free) > 1 else 'is'} free{where}" if free else f"none is free{where}"
     advice = f"ask for {' or '.join(map(str, fits))}" if fits else "wait for CPUs to become free"
-    # The list of CPUs comes last: an event cuts long messages.
+    # The list of CPUs comes last, because Events cut long messages.
     listed = f" (free: {free})" if free else ""
     return PickError(f"cannot give {cpus}{where}{keep}: {have}; {advice}{listed}", count, fits)
 
 
-# Spread picks: on as many physical cores as can be, then under as few or as many L3 caches as the request asks for.
+# Spread picks: on as many physical cores as possible, then under as few or as many L3 caches as the request asks for.
 #
-# A second thread of a core is taken only when every core gives one. Of cores that do equally well, `l3: prefer` takes
-# those under the fewest L3 caches and `l3: ignore` those under the most; `l3: require` keeps to caches as `pick_l3`
-# says. What the same claim already has counts: its next CPUs come from other cores than those.
+# A second thread of a core is taken only when every core gives one. Among equally good cores, `l3: prefer` takes those
+# under the fewest L3 caches and `l3: ignore` those under the most; `l3: require` keeps to caches (`required`). The CPUs
+# that the claim already has count: its next CPUs come from other cores.
 #
 # dra-driver-cpu's order for this policy, which takes free nodes, packages and caches first, is in `pick_packed`.
 
@@ -440,14 +444,14 @@ def _refusal(groups: CPUGroups, free: CPUSet, count: int, caches: Caches | None,
 def spread(
     groups: CPUGroups, candidates: int, count: int, *, own: int, few_caches: bool, whole: bool = False
 ) -> int | None:
-    """Return the mask of `count` of the candidates on as many cores as can be; None if they cannot give that count.
+    """Return the mask of `count` of the candidates on as many cores as possible; None if they cannot give that count.
 
     Args:
         groups: the machine's groups, as masks.
         candidates: the CPUs to choose from, as a mask; with `whole` they are whole cores.
         count: how many CPUs.
         own: the CPUs that count as picked already.
-        few_caches: whether they lie under as few L3 caches as can be, rather than as many.
+        few_caches: whether to use as few L3 caches as possible, rather than as many.
         whole: whether only whole cores are taken.
     """
     if whole:
@@ -464,7 +468,7 @@ def spread(
 
 
 def spread_within_caches(groups: CPUGroups, caches: Caches, count: int, *, own: int, whole: bool) -> int | None:
-    """Return the mask of `count` candidates on as many cores as can be that keeps to L3 caches; None if there is none.
+    """Return the mask of `count` candidates that keeps to L3 caches, on as many cores as possible; None if impossible.
 
     `caches` are those of the candidates, made with the same `whole`.
     """
@@ -486,8 +490,8 @@ def spread_within_caches(groups: CPUGroups, caches: Caches, count: int, *, own: 
 def _split(groups: CPUGroups, caches: Caches, count: int, *, whole: bool) -> tuple[Sequence[int], int, int] | None:
     """Return the caches to take whole, the candidates of the one that gives a part, and that part's size.
 
-    They have the most cores together, and the smallest part of those that do equally well. None where the kernel puts
-    one core under several caches, and no cache has it whole.
+    The result has the most cores, and among equal ones the smallest part. It is None if the kernel puts one core under
+    several caches and no cache has all of it.
     """
     kinds = {mask: (mask.bit_count(), _number_of_cores(groups, mask)) for mask in caches.entire}
     everything = Counter(kinds.values())
@@ -517,8 +521,8 @@ def _cores_given(groups: CPUGroups, cache: int, *, whole: bool) -> Mapping[int, 
     """Return on how many cores the candidates of a cache can give each count."""
     if whole:
         sizes = CoreSizes.of(groups.cores, cache).sizes
-        found = most({(size, 1): number for size, number in sizes.items()}, cache.bit_count())
-        return {size: chosen.worth for size, chosen in found.items()}
+        totals = most({(size, 1): number for size, number in sizes.items()}, cache.bit_count())
+        return {total: chosen.worth for total, chosen in totals.items()}
     cores = _number_of_cores(groups, cache)
     return {size: min(size, cores) for size in range(cache.bit_count() + 1)}
 
@@ -543,31 +547,31 @@ def _spread_whole(groups: CPUGroups, candidates: int, count: int, own: int, *, f
 
 
 def _spread_in_turn(groups: CPUGroups, free: int, count: int, own: int, *, few_caches: bool) -> list[int]:
-    """The free CPUs of every core: cores that `own` has nothing of first, and cache by cache or one of each in turn."""
+    """Return the free CPUs of each core, cores without CPUs of `own` first: cache by cache, or from each in turn."""
     fresh: list[list[int]] = []
-    begun: list[list[int]] = []
+    started: list[list[int]] = []
     seen: set[int] = set()
-    # Where the kernel puts one core under two caches, it counts for the first.
+    # A core that the kernel puts under two caches counts for the first one.
     order = l3_order(groups, free)
     order.sort(key=lambda index: bool(groups.l3[index] & own), reverse=few_caches)
     for index in order:
         cores = [core for core in groups.cores_of_l3[index] if core & free and core not in seen]
         seen.update(cores)
         fresh.append([core & free for core in cores if not core & own])
-        begun.append([core & free for core in cores if core & own])
+        started.append([core & free for core in cores if core & own])
     if not few_caches:
-        return [core for turn in (*zip_longest(*fresh), *zip_longest(*begun)) for core in turn if core]
+        return [core for turn in (*zip_longest(*fresh), *zip_longest(*started)) for core in turn if core]
     known = sum(1 for index in order if groups.l3[index] & own)
     rest = _fewest(fresh[known:], count - sum(map(len, fresh[:known])))
-    return [*chain(*fresh[:known]), *chain(*rest), *chain(*begun)]
+    return [*chain(*fresh[:known]), *chain(*rest), *chain(*started)]
 
 
 def _fewest(caches: list[list[int]], count: int) -> list[list[int]]:
-    """Order the cores' caches so that as few as can be give the count: the largest, and at the end a small one."""
+    """Order the caches so that as few as possible give the count: the largest first, and a small one for the rest."""
     ordered = sorted(caches, key=len, reverse=True)
     for index, cache in enumerate(ordered):
         if count <= len(cache):
-            # Of those that can give the rest the smallest does, so that the others stay whole.
+            # The smallest cache that has enough gives the rest, so that the others stay whole.
             last = min(range(index, len(ordered)), key=lambda place: (len(ordered[place]) < count, len(ordered[place])))
             ordered.insert(index, ordered.pop(last))
             break

@@ -1,17 +1,16 @@
-"""Packed picks, and spread ones in dra-driver-cpu's order: best fit along the machine's hierarchy.
+"""Packed picks, and spread picks in dra-driver-cpu's order: best fit along the machine's hierarchy.
 
-The algorithm is that of dra-driver-cpu (`pkg/cpumanager`), itself kubelet's static CPU manager policy: whole NUMA nodes
-and packages, then L3 caches, then cores, then single CPUs, each from where least is free. It is followed choice by
-choice on machines whose core ids are unique, so that both drivers give the same answers; where the original goes wrong,
-this one does not:
+The algorithm is dra-driver-cpu's (`pkg/cpumanager`), which is kubelet's static CPU manager policy: whole NUMA nodes and
+packages, then L3 caches, then cores, then single CPUs, each from where the fewest are free. On machines whose core ids
+are unique both drivers give the same answers, except where the original is wrong:
 
-- A core, a package or a cache is whole if all its own CPUs are free, not if the machine's average number is; so an
-  unevenly populated or hybrid machine gets no CPU that is not free.
-- A core is a package's core, so equal core ids on two packages are two cores.
-- A group that reaches into two places of the hierarchy is taken once, not counted twice.
+- A core, package or cache is whole if all its own CPUs are free, not if the average number of the machine is free.
+  So on an unevenly populated or hybrid machine no CPU is picked that is not free.
+- Equal core ids in two packages are two cores.
+- A group that belongs to two places of the hierarchy is taken once, not counted twice.
 
-The averages still decide two preferences, as in the original: how many cores a part of an L3 cache is tried with, and
-from which count on whole L3 caches are tried at all. No answer becomes wrong by them.
+Averages still decide two preferences, as in the original: how many cores of an L3 cache are tried for a part of it, and
+the smallest count for which whole L3 caches are tried. They never make an answer wrong.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ import msgspec
 
 from dranode.cpu.topology import CPUGroups, GroupPart
 
-# Finds the counts that whole cores, or whole caches, can make: sums of sizes.  A set of counts is an integer with bit
-# n set for the count n.
+# The counts that whole cores, or whole caches, can make: sums of their sizes. A set of counts is an integer with bit n
+# set for the count n.
 
 
 def sums(sizes: Mapping[int, int]) -> int:
-    """The set of counts that some of the things add up to, 0 among them; `sizes` has the number of things by size."""
+    """Return the counts that some of the items add up to, 0 included; `sizes` has the number of items by size."""
     counts = 1
     for size, number in sizes.items():
         for taken in _bundles(number):
@@ -37,9 +36,9 @@ def sums(sizes: Mapping[int, int]) -> int:
 
 
 def subset_of(items: Iterable[int], total: int) -> list[int]:
-    """The masks, in this order and each taken if the rest can still be made, whose sizes add up to `total` exactly.
+    """Return masks whose sizes add up to `total`: each in order, if the rest can still be made of the others.
 
-    A mask's size is its number of bits, and `total` one of the `sums` of the sizes; for another the answer falls short.
+    The size of a mask is its number of bits. If `total` is not one of the `sums` of the sizes, the answer is too small.
     """
     items = list(items)
     remaining = Counter(item.bit_count() for item in items)
@@ -54,33 +53,33 @@ def subset_of(items: Iterable[int], total: int) -> list[int]:
 
 
 class Sum(msgspec.Struct, frozen=True):
-    """Things that add up to a total: how much they are worth together, and how many of each kind there are."""
+    """Items that add up to a total: how much they are worth together, and how many of each kind there are."""
 
     worth: int
     numbers: Mapping[tuple[int, int], int]
 
 
 def most(kinds: Mapping[tuple[int, int], int], limit: int) -> Mapping[int, Sum]:
-    """Return for every total up to a limit the things that make it and are worth the most.
+    """Return, for every total up to a limit, the items that make it and are worth the most.
 
     Args:
-        kinds: the number of things by their size and worth.
+        kinds: the number of items by their size and worth.
         limit: the greatest total that matters.
     """
     best = {0: Sum(0, {})}
     for (size, worth), number in kinds.items():
         for taken in _bundles(number):
-            # The sums before this bundle: it is taken once.
-            for total, found in tuple(best.items()):
-                more, value = total + size * taken, found.worth + worth * taken
+            # A copy of the sums without this bundle, so that it is used once.
+            for total, items in tuple(best.items()):
+                more, value = total + size * taken, items.worth + worth * taken
                 if more <= limit and (more not in best or best[more].worth < value):
-                    numbers = {**found.numbers, (size, worth): found.numbers.get((size, worth), 0) + taken}
+                    numbers = {**items.numbers, (size, worth): items.numbers.get((size, worth), 0) + taken}
                     best[more] = Sum(value, numbers)
     return best
 
 
 def _bundles(number: int) -> Iterator[int]:
-    """Split a number into bundles of 1, 2, 4 ... and a rest; sums of bundles make every number up to it."""
+    """Split a number into bundles of 1, 2, 4 ... and a rest, whose sums make every number up to it."""
     bundle = 1
     while number:
         yield min(bundle, number)
@@ -95,11 +94,11 @@ class CoreSizes(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, cores: Iterable[int], mask: int) -> CoreSizes:
-        """Those of the cores that lie in the mask with all their CPUs."""
+        """Return the sizes of the cores that are completely in the mask."""
         return cls(Counter([core.bit_count() for core in cores if core & mask == core]))
 
     def without(self, cores: Sequence[int], mask: int) -> CoreSizes:
-        """Return what is left after the cores in the mask, which must be whole, are taken."""
+        """Return the sizes that are left after the cores in the mask are taken; the mask has whole cores only."""
         gone = Counter((mask.bit_count(),)) if mask in cores else CoreSizes.of(cores, mask).sizes
         return CoreSizes({size: number - gone.get(size, 0) for size, number in self.sizes.items()})
 
@@ -109,28 +108,28 @@ class CoreSizes(msgspec.Struct, frozen=True):
 
 
 def numa_order(groups: CPUGroups, free: int) -> list[int]:
-    """Indexes of the NUMA nodes with free CPUs, least free first; package by package where packages are on top."""
+    """Return the indexes of NUMA nodes with free CPUs, fewest free first; by package if packages contain nodes."""
     if groups.numa_on_top:
         return _least_free(groups.numa, free)
     return _nested(_least_free(groups.packages, free), groups.numa_of_package, groups.numa, free)
 
 
 def package_order(groups: CPUGroups, free: int) -> list[int]:
-    """Indexes of the packages with free CPUs, least free first; NUMA node by NUMA node where those are on top."""
+    """Return the indexes of packages with free CPUs, fewest free first; by NUMA node if nodes contain packages."""
     if groups.numa_on_top:
         return _nested(_least_free(groups.numa, free), groups.packages_of_numa, groups.packages, free)
     return _least_free(groups.packages, free)
 
 
 def l3_order(groups: CPUGroups, free: int) -> list[int]:
-    """Indexes of the L3 caches with free CPUs: along the NUMA order, least free first."""
+    """Return the indexes of L3 caches with free CPUs, in the order of the NUMA nodes, fewest free first."""
     return _nested(numa_order(groups, free), groups.l3_of_numa, groups.l3, free)
 
 
 def core_order(groups: CPUGroups, free: int) -> Iterator[int]:
-    """The free CPUs of every core that has any, as masks: along the level above, least free first.
+    """Yield the free CPUs of each core as masks, in the order of the level above, fewest free first.
 
-    An iterator, because a small pick needs only the first few.
+    This is an iterator because a small pick needs only the first few.
     """
     for cores in _core_lists(groups, free):
         yield from sorted(filter(None, [core & free for core in cores]), key=int.bit_count)
@@ -139,10 +138,10 @@ def core_order(groups: CPUGroups, free: int) -> Iterator[int]:
 def packed(
     groups: CPUGroups, candidates: int, count: int, *, spread: bool = False, prefer_l3: bool = True, whole: bool = False
 ) -> int:
-    """The mask of `count` of the candidates, chosen packed, or spread over cores.
+    """Return the mask of `count` of the candidates, packed, or spread over cores.
 
-    With `whole` only whole cores are taken. The candidates must then be whole cores, some of which make exactly
-    `count`; without it they must be at least `count` CPUs.
+    With `whole` only whole cores are taken. The candidates must then be whole cores, and some of them must make exactly
+    `count`. Without it they must be at least `count` CPUs.
 
     Args:
         groups: the machine's groups, as masks.
@@ -152,7 +151,7 @@ def packed(
         prefer_l3: whether L3 caches are a level of the hierarchy.
         whole: whether only whole cores are taken.
     """
-    # Where all cores are of one size no choice can spoil the rest.
+    # If all cores have one size, no choice can make the rest impossible.
     sizes = CoreSizes.of(groups.cores, candidates) if whole else None
     taking = _Taking(groups, candidates, count, sizes if sizes and len(sizes.sizes) > 1 else None)
     numa = (groups.numa, numa_order)
@@ -172,7 +171,7 @@ def packed(
 
 
 class _Taking:
-    """A pick on its way: what is still free, what is taken and how much is missing."""
+    """A pick in progress: what is still free, what is taken and how many CPUs are missing."""
 
     __slots__ = ("free", "groups", "need", "sizes", "taken")
 
@@ -184,7 +183,7 @@ class _Taking:
         self.sizes = sizes
 
     def take(self, mask: int) -> None:
-        """Take these free CPUs, unless whole cores are wanted and the rest of the count could not be made of them."""
+        """Take these free CPUs, unless only whole cores are taken and the others cannot make the rest of the count."""
         size = mask.bit_count()
         if self.sizes is not None:
             rest = self.sizes.without(self.groups.cores, mask)
@@ -196,33 +195,33 @@ class _Taking:
         self.need -= size
 
     def take_whole(self, masks: Sequence[int], order: Iterable[int]) -> None:
-        """Take the groups that are completely free and not larger than what is missing."""
+        """Take the groups that are completely free and not larger than the missing count."""
         for index in order:
             mask = masks[index]
             if mask & self.free == mask and mask.bit_count() <= self.need:
                 self.take(mask)
 
     def take_l3(self, order: Sequence[int]) -> None:
-        """Take whole L3 caches, then a part of one if it can give exactly what is missing."""
+        """Take whole L3 caches, then a part of one if it can give exactly the missing count."""
         if self.need >= self.groups.cpus_per_l3:
             self.take_whole(self.groups.l3, order)
         for index in order:
             if not self.need:
                 return
-            # Nearly every cache of a full machine has too little: one count spares the walk over its cores.
+            # On a full machine nearly every cache has too few: counting is much cheaper than walking over its cores.
             if (self.groups.l3[index] & self.free).bit_count() >= self.need:
                 part = self._part_of_l3(index)
                 if part.bit_count() == self.need:
                     self.take(part)
 
     def _part_of_l3(self, index: int) -> int:
-        """The free CPUs of the first cores of a cache, as many cores as the missing CPUs take on average."""
+        """Return the free CPUs of the first cores of a cache: as many cores as the missing CPUs need on average."""
         threads = self.groups.threads_per_core
         cores, part = -(-self.need // threads), 0
         inside = self.groups.l3[index] & self.free
         for core in self.groups.cores_of_l3[index]:
-            if found := core & inside:
-                part |= found
+            if free := core & inside:
+                part |= free
                 cores -= 1
                 if not cores:
                     break
@@ -232,7 +231,7 @@ class _Taking:
         return part
 
     def take_cores(self) -> None:
-        """Take cores that are completely free and not larger than what is missing."""
+        """Take cores that are completely free and not larger than the missing count."""
         for cores in _core_lists(self.groups, self.free):
             if self.need < self.groups.smallest_core:
                 return
@@ -252,7 +251,7 @@ class _Taking:
                     self.take(core)
 
     def take_cpus(self, order: Iterable[int]) -> None:
-        """Take single CPUs, lowest first, from masks in this order until nothing is missing."""
+        """Take single CPUs, lowest first, from the masks in order until none is missing."""
         for mask in order:
             part = lowest(mask & self.free, self.need)
             self.take(part)
@@ -277,7 +276,7 @@ def _least_free(masks: Sequence[int], free: int) -> list[int]:
 
 
 def _nested(outer: Iterable[int], parts: Sequence[tuple[GroupPart, ...]], masks: Sequence[int], free: int) -> list[int]:
-    """The groups inside each outer group that have a free CPU there, least free first, each group once."""
+    """Return the groups with a free CPU in each outer group, fewest free first; each group once."""
     order: dict[int, None] = {}
     for place in outer:
         inside = [index for index, shared in parts[place] if shared & free]
@@ -289,7 +288,7 @@ def _nested(outer: Iterable[int], parts: Sequence[tuple[GroupPart, ...]], masks:
 
 
 def _core_lists(groups: CPUGroups, free: int) -> list[tuple[int, ...]]:
-    """The cores of every group of the level above cores, in that level's order."""
+    """Return the cores of each group of the level above cores, in that level's order."""
     if groups.numa_on_top:
         return [groups.cores_of_package[index] for index in package_order(groups, free)]
     return [groups.cores_of_numa[index] for index in numa_order(groups, free)]
@@ -299,10 +298,8 @@ def _spread_cpus(groups: CPUGroups, free: int) -> Iterator[int]:
     return (groups.packages[index] & free for index in package_order(groups, free))
 
 
-# Picks that must keep to L3 caches: inside one cache, else whole caches and at most one part of one.
-#
-# A count that is no larger than a cache must lie inside one. A larger one takes caches with all their CPUs, and what is
-# then missing from inside one further cache.
+# Picks that must keep to L3 caches. A count that fits into the largest cache must be inside one cache. A larger count
+# takes caches with all their CPUs, and the rest from inside one further cache.
 
 
 class Caches(msgspec.Struct, frozen=True):
@@ -310,10 +307,10 @@ class Caches(msgspec.Struct, frozen=True):
 
     Attributes:
         free: the candidates of every cache, in the order in which packed tries them.
-        entire: those of them that have all CPUs of their cache.
+        entire: the masks in `free` that have all CPUs of their cache.
         parts: for every cache, the counts that it can give alone (bit n set: n CPUs).
-        largest: CPUs of the largest of them, used or not.
-        none_known: whether the kernel reports no L3 cache at all.
+        largest: the number of CPUs of the largest cache, free or not.
+        none_known: whether the kernel reports no L3 cache.
     """
 
     free: tuple[int, ...]
@@ -324,7 +321,7 @@ class Caches(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, groups: CPUGroups, candidates: int, *, whole: bool) -> Caches:
-        """The caches of the candidates; with `whole`, only whole cores are taken."""
+        """Return the caches of the candidates; with `whole`, only whole cores are taken."""
         candidates &= ~groups.without_l3
         order = l3_order(groups, candidates)
         caches = [groups.l3[index] for index in order]
@@ -350,10 +347,10 @@ class Caches(msgspec.Struct, frozen=True):
         return sum(mask & picked != mask or mask not in self.entire for mask in touched) <= 1
 
     def counts(self) -> int:
-        """Every count that can be picked (bit n set: n CPUs)."""
+        """Return every count that can be picked (bit n set: n CPUs)."""
         inside = 1
         across = self._others(0)
-        # Caches are alike in a few ways only.
+        # Most caches are alike, so only a few combinations have to be tried.
         for part, size in {(part, self._entire_size(mask)) for mask, part in zip(self.free, self.parts, strict=True)}:
             inside |= part
             others = self._others(size)
@@ -363,20 +360,18 @@ class Caches(msgspec.Struct, frozen=True):
         return inside & small | across & ~small
 
     def _entire_size(self, mask: int) -> int:
-        """Return how much these free CPUs of a cache add if whole caches are taken: all or nothing."""
+        """Return how many CPUs this cache adds to a pick of whole caches: all, or 0 if it is not entirely free."""
         return mask.bit_count() if mask in self.entire else 0
 
     def _others(self, size: int) -> int:
-        """The counts that whole caches make without one of that size; of all of them for 0."""
+        """Return the counts that whole caches make without one cache of that size; 0 leaves out none."""
         remaining = Counter(map(int.bit_count, self.entire))
         if size:
             remaining[size] -= 1
         return sums(remaining)
 
     def split(self, count: int) -> tuple[Sequence[int], int, int]:
-        """The caches to take whole, and the cache that gives a part and how much of it.
-
-        As much as possible is in whole caches, the part in the first cache in order.
+        """Divide a count over the caches: as much as possible in whole caches, the rest in the first cache that has it.
 
         Returns:
             The masks of the caches to take whole, the mask of the candidates in the cache that gives a part (0: none),
@@ -403,7 +398,7 @@ class Caches(msgspec.Struct, frozen=True):
 
 
 def required(groups: CPUGroups, caches: Caches, count: int, *, spread: bool, whole: bool) -> int | None:
-    """The mask of `count` candidates that keeps to the caches; None if there is none.
+    """Return the mask of `count` candidates that keeps to the caches; None if there is none.
 
     `caches` are those of the candidates, made with the same `whole`; `spread` is that of `packed`, for the part.
     """

@@ -1,4 +1,4 @@
-"""The CPU driver, `dra.cpu`: the entry point group `dranode.plugins` has it as `cpu`."""
+"""The CPU driver, `dra.cpu`; its entry point in the group `dranode.plugins` is `cpu`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def cpu_kernel_events() -> udev.Events[CPUEvent]:
 
 # The PCIe root complexes of a machine and the CPUs near each, from sysfs (Documentation/ABI/testing/sysfs-bus-pci).
 
-# The list, and the mask for older kernels, which have no list.
+# Older kernels have the mask only.
 _NEAR: Final = (("cpulistaffinity", CPUSet.parse), ("cpuaffinity", CPUSet.parse_mask))
 
 
@@ -112,25 +112,19 @@ def read_pcie_roots(root: Root) -> tuple[Mapping[str, CPUSet], tuple[str, ...]]:
         raise MachineError(f"/sys/devices cannot be read: {error.strerror or error}") from error
     near: dict[str, CPUSet] = {}
     warnings: list[str] = []
-    for name, match in ((name, PCIE_ROOT.fullmatch(name)) for name in names):
-        if match is None:
-            continue
-        folder = f"sys/devices/{name}/pci_bus/{match[1]}"
+    for match in filter(None, map(PCIE_ROOT.fullmatch, names)):
+        name, folder = match[0], f"sys/devices/{match[0]}/pci_bus/{match[1]}"
+        file, parse = next((source for source in _NEAR if root.exists(f"{folder}/{source[0]}")), _NEAR[0])
         try:
-            near[name] = _read_near(root, folder)
-        except OSError as error:
-            warnings.append(f"PCIe root {name} is not published: /{folder}: {error.strerror or error}")
-        except ValueError as error:
-            warnings.append(f"PCIe root {name} is not published: /{folder}: {error}")
+            near[name] = parse(read_text(root, f"{folder}/{file}"))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            warnings.append(f"PCIe root {name} is not published: /{folder}: {reason}")
     return near, tuple(warnings)
 
 
-def _read_near(root: Root, folder: str) -> CPUSet:
-    file, parse = next((one for one in _NEAR if root.exists(f"{folder}/{one[0]}")), _NEAR[0])
-    return parse(read_text(root, f"{folder}/{file}"))
-
-
-# In individual mode dra-driver-cpu names devices by position in a list that it does not publish, so no CPU follows.
+# In individual mode dra-driver-cpu names devices by position in a list that it does not publish, so such a name does
+# not tell the CPU.
 _POSITION: Final = re.compile(r"cpudev\d{3,}", re.ASCII)
 
 
@@ -140,8 +134,8 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
     Args:
         root: the machine's files.
         options: how its CPUs are published and handed out.
-        events: opens the kernel's event source; None for a captured or synthetic machine.
-        host: the node's own files, where `root` is those of a pod; None if they are the same.
+        events: opens the source of the kernel's events; None for a captured or synthetic machine.
+        host: the node's own files if `root` has those of a pod; None if they are the same.
     """
 
     driver = "dra.cpu"
@@ -171,20 +165,20 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
 
         Raises:
             MachineError: the machine's files are missing, damaged or contradict each other.
-            UsageError: the reserved CPUs do not exist, or leave no CPU to hand out.
+            UsageError: the reserved CPUs do not exist, or no CPU is left for claims.
         """
         topology = read_topology(self._root)
-        # Only the first reading checks the option: if CPUs go offline later, the driver publishes those that remain.
+        # Only the first reading checks the option. If CPUs go offline later, the driver publishes those that remain.
         if not self._seen:
             check_reserved(self.options, topology)
         self._pods = topology.pods
-        roots, odd = read_pcie_roots(self._root) if self.options.expose_pcie_roots else ({}, ())
+        roots, root_warnings = read_pcie_roots(self._root) if self.options.expose_pcie_roots else ({}, ())
         devices = cpu_devices(topology, self.options, roots)
         self._seen |= {device.name for device in devices}
         return Inventory(
             devices=devices,
             hardware=topology,
-            warnings=(*topology.warnings, *odd, *left_out(topology, self.options)),
+            warnings=(*topology.warnings, *root_warnings, *left_out(topology, self.options)),
             kept_back=kept_back(topology, self.options),
         )
 
@@ -199,24 +193,24 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
         """Return the grant's CPUs and their NUMA nodes, or those of the whole claim if the grant's own are unknown.
 
-        For CPUs that are isolated beyond other containers it says how far, and what could not be kept off.
+        For isolation beyond `cpuset` it adds the level, and what still runs on the CPUs.
         """
         return description(grant, record, inventory.hardware) | isolation_description(grant, self.remaining)
 
     def pool(self, inventory: Inventory) -> PinSnapshot:
-        """Return the machine without a claim: the online CPUs on which pods may run, and the reserved ones."""
+        """Return the machine without claims: the online CPUs on which pods may run, and the reserved CPUs."""
         return pool(inventory.hardware, self.options.reserved)
 
     def unread_pool(self) -> PinSnapshot:
-        """Return the reserved CPUs, and those on which pods may run if that can be read."""
+        """Return the reserved CPUs, and the online CPUs on which pods may run if they can be read."""
         return unread_pool(read_online_for_pods(self._root), self.options.reserved)
 
     def pinned(self, record: Record) -> PinnedClaim:
-        """Return the CPUs that pin the claim's containers; all other containers share the CPUs that no claim holds."""
+        """Return the CPUs to which the claim's containers are pinned; other containers share what no claim holds."""
         return held_claim(record)
 
     def tunes(self, grants: tuple[Grant, ...]) -> bool:
-        """Return whether a grant wants its CPUs isolated from more than other containers."""
+        """Return whether a grant asks for isolation beyond `cpuset`."""
         if not any(grant.state for grant in grants):
             return False
         return claim_treatment(grants).isolation is not Isolation.CPUSET
@@ -226,27 +220,27 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
         if self._tuner is None:
             peers = Peers()
             if isinstance(self._host, HostRoot):
-                place = self.options.host_root.rstrip("/")
-                peers = Peers(self._host, IRQBalance(f"{place}/run/irqbalance"), Systemd(f"{place}/{BUS}"))
+                host_root = self.options.host_root.rstrip("/")
+                peers = Peers(self._host, IRQBalance(f"{host_root}/run/irqbalance"), Systemd(f"{host_root}/{BUS}"))
             self._tuner = Tuner(self._host, self.options.reserved, peers)
         self._tuner.tune(claims, notes)
         self.must_notify = self._tuner.must_notify
 
     def notify(self, locked: LockedTuning) -> bool:
-        """Have irqbalance and systemd keep off the CPUs of these claims (`dranode.cpu.isolation.peers`)."""
+        """Tell irqbalance and systemd to keep host work off the CPUs of these claims (`isolation.peers`)."""
         return self._tuner is not None and self._tuner.notify(locked)
 
     @property
     def remaining(self) -> tuple[str, ...] | None:
-        """Return what still runs on CPUs that claims want quiet and why, by the last look; None before the first."""
+        """Return why host work still runs on quiet CPUs, as last checked; None before the first check."""
         return None if self._tuner is None else self._tuner.remaining
 
     def disturbances(self, claims: Collection[Record], notes: Any) -> Iterable[Disturbance]:
-        """Return what has run and interrupted on the CPUs of claims that want them quiet."""
+        """Return the interrupts and the tasks' time on the CPUs of claims that want them quiet."""
         return disturbances(self._host, claims, notes)
 
     def tuned(self, record: Record) -> bool:
-        """Return whether the CDI spec of a claim says that its CPUs are isolated from more than other containers."""
+        """Return whether the CDI spec of a claim says that its CPUs are isolated beyond `cpuset`."""
         return env_isolation(record.uid, record.edits) is not Isolation.CPUSET
 
     def unrestorable(self, notes: Any) -> str:
@@ -254,32 +248,32 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
         return loss(self._host, notes)
 
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
-        """Return the CPUs that a claim was granted, by a CDI spec of this driver or of dra-driver-cpu."""
+        """Return the CPUs that a claim was granted according to a CDI spec of this driver or of dra-driver-cpu."""
         return spec_cpus(uid, spec) if spec.kind == self.cdi_kind else None
 
     def adopted(self, claim: AllocatedClaim, recovered: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:
-        """Return the grants of a recovered claim, with the treatment and attributes that its CDI spec does not hold."""
+        """Return the grants of a recovered claim, with the treatment and attributes that its CDI spec lacks."""
         return adopted(claim, recovered, inventory.hardware, self.options)
 
     def foreign(self, device: str) -> str:
-        """Return whose device name this is, if it is a position in dra-driver-cpu's list of CPUs."""
+        """Return the driver that uses such device names, if this is a position in dra-driver-cpu's list of CPUs."""
         return "dra-driver-cpu in individual mode" if _POSITION.fullmatch(device) else ""
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
-        """Return the devices whose CPUs are offline or not for pods (`dranode.cpu.devices`)."""
+        """Return the devices whose CPUs are offline or may not run pods (`dranode.cpu.devices`)."""
         return device_health(self._seen, inventory, self.options)
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:
-        """Return the claims that hold CPUs which are offline or not for pods."""
+        """Return the claims that hold CPUs which are offline or may not run pods."""
         return impairments(inventory.hardware, records)
 
     def problems(self, inventory: Inventory) -> Iterable[HardwareProblem]:
-        """Return on which CPUs no pod may run."""
+        """Return a problem that names the CPUs on which no pod may run, if there are any."""
         topology: Topology = inventory.hardware
         return topology.pods.cpu_problems(topology.online)
 
     def watch(self, stop: Stop) -> Iterator[None]:
-        """Yield when CPUs came or went for the machine or for pods, and at least once a minute, until `stop` is set."""
+        """Yield when CPUs of the machine or of pods were added or removed, and every minute, until `stop` is set."""
         yield from udev.watch(
             udev.opened(self._events), lambda _: None, stop, due=lambda: kubepods.has_changed(self._root, self._pods)
         )
@@ -298,21 +292,21 @@ def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
     read = read_options(options)
     if options.get("keep_shared") and not read.reserved:
         log.warning(
-            "no CPU is reserved, so one CPU is not published and left to containers without a claim; "
-            "set --reserved-cpus to choose theirs"
+            "no CPU is reserved, so one CPU is not published and is left to containers without a claim; "
+            "set --reserved-cpus to choose which"
         )
     elif "keep_shared" in options and read.max_isolation is not Isolation.CPUSET and not read.reserved:
         log.warning(
-            "no CPU is reserved, so one CPU is not published and left to interrupts, since claims may have "
-            "all others quiet; set --reserved-cpus to choose theirs"
+            "no CPU is reserved, so one CPU is not published and is left to interrupts, because claims may want "
+            "all others quiet; set --reserved-cpus to choose which"
         )
     if not isinstance(root, HostRoot):
         return CPUPlugin(root, read)
     host = HostRoot(read.host_root)
     if read.max_isolation is not Isolation.CPUSET and not host.exists("proc/irq"):
         log.warning(
-            "root=%s: there is no proc/irq, so claims with isolation beyond cpuset will be refused; --cpu-host-root is "
-            "where deploy/components/isolation mounts the node's files",
+            "root=%s: there is no proc/irq, so claims with isolation beyond cpuset will be refused; set "
+            "--cpu-host-root to where deploy/components/isolation mounts the node's files",
             read.host_root,
         )
     return CPUPlugin(root, read, _kernel_events, host=host)

@@ -4,7 +4,7 @@ Sources: Documentation/admin-guide/cputopology.rst, Documentation/ABI/stable/sys
 differ in what they report, so every set has several sources, which are tried in the order of the tables below: a list,
 then a mask, each under today's name and under the older one. All sets are restricted to the online CPUs. A set that
 does not contain the CPU whose file it is in is ignored, and the next source is tried. If two sets overlap, the one of
-the lower CPU (or node) counts. Each kind of contradiction makes one warning.
+the lower CPU (or node) counts. Each kind of contradiction is reported once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CACHE: Final = ("shared_cpu_list", "shared_cpu_map")
 _E_CORES: Final = ("sys/devices/cpu_atom/cpus", "sys/devices/cpu_lowpower/cpus")
 _SMT: Final = {"on": True, "off": False, "forceoff": False, "notsupported": False, "notimplemented": False}
 
-# How often to read a machine whose CPUs change while it is read; the last reading counts, whatever it says.
+# How often to read a machine whose CPUs change while it is read. The last reading is used even if it is inconsistent.
 _READINGS: Final = 4
 
 _L3: Final = 3
@@ -37,7 +37,7 @@ _L3: Final = 3
 def read_topology(root: Root) -> Topology:
     """Read the machine's CPUs; the cost is linear in their number.
 
-    The files of a CPU vanish when it goes offline. A reading therefore counts if the same CPUs are online after it.
+    The files of a CPU vanish when it goes offline, so a reading counts only if the same CPUs are online afterwards.
 
     Raises:
         MachineError: no CPU is online, or a file cannot be read or parsed; the message names the file and its value.
@@ -56,7 +56,7 @@ def read_topology(root: Root) -> Topology:
 
 
 def read_online(root: Root) -> CPUSet:
-    """Read which CPUs are online by the kernel's list alone; no CPUs if it cannot be read or is not there."""
+    """Return the CPUs in the kernel's list of online CPUs; none if the list is missing or cannot be read."""
     try:
         return CPUSet.of_mask(KernelFiles(root).mask(f"{CPU_ROOT}/online") or 0)
     except MachineError:
@@ -64,7 +64,7 @@ def read_online(root: Root) -> CPUSet:
 
 
 def read_online_for_pods(root: Root) -> CPUSet:
-    """Read on which online CPUs pods may run; no CPUs if that is not to be read."""
+    """Return the online CPUs on which pods may run; none if the cgroup of all pods cannot be read."""
     online = read_online(root)
     try:
         return online - read_pods_cgroup(root).lacks(online)
@@ -87,7 +87,7 @@ class _Reader:
         folders = self._files.numbered(CPU_ROOT, "cpu")
         online = self._online(folders)
         if not online:
-            raise MachineError(f"no CPU is online by /{CPU_ROOT}/online or any online file of its cpu folders")
+            raise MachineError(f"no CPU is online according to /{CPU_ROOT}/online and the files cpu*/online")
         present = self._files.mask(f"{CPU_ROOT}/present")
         cores = self._partition("core", online, lambda cpu: self._files.shared("core", cpu, _TOPOLOGY, _CORE) or 0)
         core_of = _index(cores)
@@ -100,8 +100,8 @@ class _Reader:
         if missing := (pods.cpus or CPUSet()) - CPUSet.of_mask(online):
             self._files.warn(
                 "pods",
-                f"pods may run on CPUs {missing} by {pods.folder}, which are not online by /{CPU_ROOT}/online: that "
-                "file is not the kernel's own, as in a container with lxcfs, so the CPUs are not known here",
+                f"{pods.folder} lets pods run on CPUs {missing}, which /{CPU_ROOT}/online does not list: that file is "
+                "not the kernel's own, as in a container with lxcfs, so these CPUs are not published",
             )
         cpus = {
             cpu: CPU(
@@ -135,7 +135,8 @@ class _Reader:
         online = self._files.mask(f"{CPU_ROOT}/online")
         if online is not None:
             return online
-        # Older kernels have no `online` list, but a file in the folder of every CPU that can be taken offline.
+        # Kernels without the list have an `online` file for every CPU that can be taken offline; the other CPUs are
+        # always online.
         return CPUSet(cpu for cpu in folders if self._files.number(f"{CPU_ROOT}/cpu{cpu}/online") != 0).mask
 
     def _partition(self, kind: str, online: int, siblings: Callable[[int], int]) -> tuple[CPUSet, ...]:
@@ -165,8 +166,8 @@ class _Reader:
         """Return each CPU's package, and the packages by id.
 
         The kernel's sets say which CPUs form a package, because `physical_package_id` repeats in the books of an s390.
-        CPUs of one set with different ids are in different packages all the same. A package without an id, or with one
-        that another package has, gets the lowest free id.
+        CPUs of one set that have different ids are in different packages. A package without an id, or with one that
+        another package has, gets the lowest free id.
         """
         ids = {
             cpu: self._files.number(f"{CPU_ROOT}/cpu{cpu}/topology/physical_package_id")
@@ -183,13 +184,13 @@ class _Reader:
 
         groups: dict[tuple[int, int], int] = {}
         for part in self._partition("package", online, siblings):
-            told = {ids[cpu] for cpu in part} - {-1}
-            # A CPU without files of its own is where those of the others say that it is.
-            unsaid = min(told) if len(told) == 1 else -1
+            part_ids = {ids[cpu] for cpu in part} - {-1}
+            # A CPU without topology files belongs to the package in which the files of the others list it.
+            default = min(part_ids) if len(part_ids) == 1 else -1
             for cpu in part:
                 if not known.get(cpu) and ids[cpu] < 0:
                     continue
-                number = unsaid if ids[cpu] < 0 else ids[cpu]
+                number = default if ids[cpu] < 0 else ids[cpu]
                 key = (part.mask if known.get(cpu) else 0, number)
                 groups[key] = groups.get(key, 0) | 1 << cpu
         self._check_ids(ids, known)
@@ -202,7 +203,8 @@ class _Reader:
                 own = next(free)
                 if number >= 0:
                     self._files.warn(
-                        "package id", f"physical_package_id {number} is several packages; one is called {own}"
+                        "package id",
+                        f"physical_package_id {number} is used by several packages; one of them is renumbered to {own}",
                     )
             packages[own] = CPUSet.of_mask(group)
         by_first = sorted(packages, key=lambda number: packages[number].first())
@@ -210,15 +212,18 @@ class _Reader:
         return package_of, {number: packages[number] for number in by_first}
 
     def _check_ids(self, ids: Mapping[int, int], known: Mapping[int, int]) -> None:
-        """Keep what contradicts itself in the ids of the CPUs' packages, by the sets that form these."""
+        """Warn about package ids that contradict the sets of CPUs that form the packages."""
         unknown = CPUSet(cpu for cpu, number in ids.items() if number < 0)
         if unknown and len(unknown) < len(ids):
-            self._files.warn("no package id", f"the CPUs {unknown} have no physical_package_id, and others have one")
+            self._files.warn("no package id", f"CPUs {unknown} have no physical_package_id, but other CPUs have one")
         for mask in dict.fromkeys(filter(None, known.values())):
-            told = {ids[cpu] for cpu in CPUSet.of_mask(mask) if ids[cpu] >= 0}
-            if len(told) > 1:
-                cpus, numbers = CPUSet.of_mask(mask), " and ".join(map(str, sorted(told)))
-                self._files.warn("package ids", f"the CPUs {cpus} share a package, which is {numbers} by their ids")
+            cpus = CPUSet.of_mask(mask)
+            numbers = sorted({ids[cpu] for cpu in cpus} - {-1})
+            if len(numbers) > 1:
+                self._files.warn(
+                    "package ids",
+                    f"CPUs {cpus} share a package, but their physical_package_id is {' or '.join(map(str, numbers))}",
+                )
 
     def _l3(self, online: int, core_of: Mapping[int, CPUSet]) -> tuple[tuple[CPUSet, ...], list[int]]:
         """Return the level 3 caches, sorted by first CPU, and their ids.
@@ -233,10 +238,10 @@ class _Reader:
             sharing = None if folder is None else self._files.shared("L3 cache", cpu, folder, _CACHE)
             if sharing is None:
                 continue
-            # Some kernels (ia64) write an empty set for a cache that no other core uses.
+            # Some kernels (ia64) report an empty set for a cache that no other core uses.
             shared = (sharing or core_of[cpu].mask) & online
             if not taken.isdisjoint(CPUSet.of_mask(shared)):
-                self._files.warn("L3 cache", f"cpu{cpu} claims a share of an L3 cache that does not name it")
+                self._files.warn("L3 cache", f"cpu{cpu} lists an L3 cache together with CPUs that have another one")
                 shared &= ~CPUSet(taken).mask
             caches[shared] = self._files.number(f"{CPU_ROOT}/cpu{cpu}/{folder}/id")
             taken.update(CPUSet.of_mask(shared))
@@ -276,12 +281,12 @@ class _Reader:
 
     def _nohz_full(self) -> CPUSet:
         path = f"{CPU_ROOT}/nohz_full"
-        # A kernel that could and was not asked to prints its empty pointer.
+        # A kernel that supports nohz_full and was booted without it prints a null pointer.
         if self._files.text(path) in (None, "(null)"):
             return CPUSet()
         return CPUSet.of_mask(self._files.mask(path) or 0)
 
-    def _smt(self, counted: bool) -> bool:  # noqa: FBT001 - what the CPUs themselves say
+    def _smt(self, counted: bool) -> bool:  # noqa: FBT001 - the answer of the cores themselves
         control = (self._files.text(f"{CPU_ROOT}/smt/control") or "").lower()
         return _SMT.get(control, counted)
 

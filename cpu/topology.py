@@ -1,7 +1,7 @@
-"""A machine's CPUs as values: what is a core, a package, an L3 cache, a NUMA node.
+"""A machine's CPUs as values: their cores, packages, L3 caches and NUMA nodes.
 
 Terms are the kernel's (Documentation/admin-guide/cputopology.rst, Documentation/ABI/stable/sysfs-devices-system-cpu).
-Everything here is about online CPUs, except `Topology.offline`, `isolated` and `nohz_full`.
+All values are about online CPUs, except `Topology.offline`, `isolated` and `nohz_full`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import msgspec
 from dranode.api.cpuset import CPUSet
 from dranode.driver.pinning.pods_cgroup import UNLIMITED, PodsCgroup
 
-# One CPU that is online, and where it belongs.
-
 
 class CPU(msgspec.Struct, frozen=True):
     """One online CPU (a hardware thread).
@@ -27,7 +25,7 @@ class CPU(msgspec.Struct, frozen=True):
         package: the key in `Topology.packages`; -1 if the kernel does not report packages.
         numa: NUMA node id, 0 on a kernel without NUMA; None if no node claims the CPU.
         l3: index into `Topology.l3`; None if the CPU has no level 3 cache.
-        l3_id: the cache's `id`, else the lowest CPU that shares it; -1 without an L3.
+        l3_id: the cache's `id`, a number that no other L3 cache has; -1 if the CPU has no L3.
         type: `standard`, or `p-core`, `e-core` on a hybrid machine.
     """
 
@@ -41,17 +39,17 @@ class CPU(msgspec.Struct, frozen=True):
     type: str = "standard"
 
 
-# A topology as bit masks: what the picker counts with. A mask is an integer with bit n set for CPU n. Groups of one
-# kind are in the order that breaks ties (ascending id), so an index doubles as a rank. CPUs for which the kernel
-# reports no NUMA node, package or L3 cache form one group, first in order, as if its id were -1: that is how the
-# reference driver treats them.
+# A topology as bit masks, in which the picker counts. A mask is an integer with bit n set for CPU n. Groups of one kind
+# are in ascending order of their ids, which is the order that breaks ties, so an index is also a rank. CPUs for which
+# the kernel reports no NUMA node, package or L3 cache form one group, which comes first, as if its id were -1:
+# dra-driver-cpu treats them in this way.
 
 # The part of one group that lies inside another: the group's index, and the mask of the CPUs in both.
 GroupPart = tuple[int, int]
 
 
 class CPUGroups(msgspec.Struct, frozen=True):
-    """Masks of every kind of group, and which lies in which.
+    """The masks of every kind of group, and how the groups contain one another.
 
     Where a group lists groups of another kind (`packages_of_numa`, ...), each is an index into that kind's masks and
     the mask of the CPUs in both.
@@ -61,8 +59,8 @@ class CPUGroups(msgspec.Struct, frozen=True):
         packages: packages (sockets), by package id.
         l3: L3 caches, by the kernel's cache id, then by first CPU.
         cores: physical cores, by core id where core ids are unique on the machine, else by package and core id.
-        without_l3: CPUs that have no L3 cache; also a member of `l3` if there are any.
-        numa_on_top: whether a NUMA node holds packages rather than a package NUMA nodes.
+        without_l3: CPUs that have no L3 cache; if there are any, they are also one of the groups in `l3`.
+        numa_on_top: whether NUMA nodes contain packages, rather than packages NUMA nodes.
         threads_per_core: CPUs by cores, rounded down; 1 on most hybrid machines.
         cpus_per_l3: CPUs by L3 caches, rounded down; 0 without L3 caches.
         smallest_core: CPUs of the smallest core.
@@ -92,7 +90,7 @@ class CPUGroups(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, by_id: Mapping[int, CPU], physical_cores: tuple[CPUSet, ...]) -> CPUGroups:
-        """The groups of a topology's online CPUs and physical cores; `Topology.groups` keeps them.
+        """Return the groups of a topology's online CPUs and physical cores; `Topology.groups` keeps them.
 
         Args:
             by_id: the online CPUs, by the kernel's number.
@@ -125,7 +123,7 @@ class CPUGroups(msgspec.Struct, frozen=True):
 
 
 def _masks(cpus: Collection[CPU], identity: Callable[[CPU], tuple[int, ...]]) -> tuple[int, ...]:
-    """The masks of the CPUs that `identity` says belong together, by ascending identity."""
+    """Return a mask for each value of `identity`, with the CPUs that have it, in ascending order of the values."""
     masks: dict[tuple[int, ...], int] = {}
     for cpu in cpus:
         key = identity(cpu)
@@ -134,9 +132,9 @@ def _masks(cpus: Collection[CPU], identity: Callable[[CPU], tuple[int, ...]]) ->
 
 
 def _cores(by_id: Mapping[int, CPU], physical_cores: tuple[CPUSet, ...]) -> tuple[int, ...]:
-    """The masks of the cores. Core ids only order the cores; they do not say which CPUs form one."""
+    """Return the masks of the cores. Core ids only order them: they do not say which CPUs form a core."""
     firsts = [by_id[core.first()] for core in physical_cores]
-    # Core ids repeat from package to package on most servers: then the package comes first.
+    # On most servers core ids repeat from package to package. The cores are then ordered by package first.
     unique = len({cpu.core_id for cpu in firsts}) == len(firsts)
     firsts.sort(key=lambda cpu: (0 if unique else cpu.package, cpu.core_id, cpu.core))
     return tuple(physical_cores[cpu.core].mask for cpu in firsts)
@@ -164,8 +162,8 @@ class Topology(msgspec.Struct, frozen=True, dict=True):
         l3: the CPUs of every L3 cache.
         numa: the CPUs of every NUMA node that has any, by node id; node 0 alone on a kernel without NUMA.
         memory_nodes: NUMA nodes with memory; empty if the kernel does not report them.
-        pods: what the cgroup of all pods has of these CPUs and nodes.
-        warnings: one sentence each for contradictions that were resolved.
+        pods: the CPUs and NUMA nodes that the cgroup of all pods has.
+        warnings: one sentence for each kind of contradiction in the machine's files.
     """
 
     cpus: Mapping[int, CPU]
@@ -198,7 +196,7 @@ class Topology(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def not_for_pods(self) -> CPUSet:
-        """Return the online CPUs on which no pod may run. They are never handed out."""
+        """Return the online CPUs on which no pod may run. They are never given to a claim."""
         return self.pods.lacks(self.online)
 
     @cached_property

@@ -28,7 +28,7 @@ class Treatment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
         cfs_quota: whether their CPU limit is lifted.
         memory: with `local`, `mems` becomes their `cpuset.mems`.
         mems: with local memory, the NUMA nodes of the CPUs; else empty.
-        isolation: what keeps off their CPUs besides other containers.
+        isolation: what is kept off their CPUs in addition to other containers.
     """
 
     sharing: CPUSharing = CPUSharing.CONTAINER
@@ -80,15 +80,15 @@ def claim_treatment(grants: Iterable[Grant]) -> Treatment:
         cfs_quota=CFSQuota.UNLIMITED if lifted else CFSQuota.KEEP,
         memory=Memory.LOCAL if local else Memory.NONE,
         mems=CPUSet.union(treatment.mems for treatment in treatments) if local else NO_CPUS,
-        isolation=max((treatment.isolation for treatment in treatments), key=lambda each: each.level),
+        isolation=max((treatment.isolation for treatment in treatments), key=lambda isolation: isolation.level),
     )
 
 
 def isolated_cpus(record: Record, isolation: Isolation) -> CPUSet:
     """Return the CPUs that the claim holds with this isolation or more.
 
-    A claim whose results do not tell their CPUs apart has the isolation of the whole claim on all of them, and one of
-    which only the CDI spec is left that of the spec.
+    If the record does not tell which result has which CPUs, the isolation of the whole claim applies to all of them. If
+    only the CDI spec of a claim is left, the isolation in the spec applies.
 
     Raises:
         DocumentError: a state is not this driver's.
@@ -96,7 +96,7 @@ def isolated_cpus(record: Record, isolation: Isolation) -> CPUSet:
     try:
         return _isolated_cpus(record, isolation)
     except DocumentError as error:
-        raise DocumentError(f"the record of claim {record.ref} is of another version: {error}") from error
+        raise DocumentError(f"the record of claim {record.ref} is from another version: {error}") from error
 
 
 def _isolated_cpus(record: Record, isolation: Isolation) -> CPUSet:
@@ -107,17 +107,17 @@ def _isolated_cpus(record: Record, isolation: Isolation) -> CPUSet:
     return CPUSet.union(grant.held for grant in record.grants if treatment_of(grant).isolation.level >= isolation.level)
 
 
-# The CPUs that containers run on: those of their claims, or the shared pool that claims and the system leave.
+# The CPUs that containers run on: those of their claims, or the shared pool, which is neither claimed nor reserved.
 
 
 def pool(topology: Topology, reserved: CPUSet) -> PinSnapshot:
-    """Return the machine without a claim, as NRI enforces it: what pods may use of it."""
+    """Return the machine without claims, for enforcement by NRI: the CPUs and NUMA nodes that pods may use."""
     nodes = CPUSet(topology.memory_nodes)
     return replace(unread_pool(topology.for_pods, reserved), mems=nodes - topology.pods.lacks_nodes(nodes))
 
 
 def unread_pool(online: CPUSet, reserved: CPUSet) -> PinSnapshot:
-    """Return what NRI can enforce if nothing but these CPUs is known about the machine."""
+    """Return what NRI can enforce if only these CPUs of the machine are known."""
     return PinSnapshot(
         online=online,
         reserved=reserved,
@@ -128,7 +128,7 @@ def unread_pool(online: CPUSet, reserved: CPUSet) -> PinSnapshot:
 
 
 def held_claim(record: Record) -> PinnedClaim:
-    """Return a record's claim, as NRI enforces it."""
+    """Return a record's claim, for enforcement by NRI."""
     treatment = claim_treatment(record.grants)
     given = given_cpus(record)
     return PinnedClaim(
@@ -149,16 +149,16 @@ def _part(index: int, cpus: CPUSet, grant: Grant) -> Part:
     return Part(index, cpus, grant.held, treatment_of(grant).mems, grant.with_pool)
 
 
-# The variables that carry a claim's CPUs in its CDI spec: a contract with containers, NRI plug-ins, dra-driver-cpu.
+# The variables with a claim's CPUs in its CDI spec: a contract with containers, NRI plug-ins and dra-driver-cpu.
 #
 # `DRA_CPUSET_<claim UID>=<cpu-list>` is dra-driver-cpu's, so that either driver can take over a node from the other. If
 # a claim holds more CPUs than it runs on, `DRANODE_HELD_<claim UID>` lists the held CPUs. If they are isolated beyond
-# other containers, `DRANODE_ISOLATION_<claim UID>` says how far: `quiet` or `partition`. If containers run on the
-# shared pool besides, `DRANODE_SHARED_<claim UID>=true` says that only the CPUs of the first are their own.
+# `cpuset`, `DRANODE_ISOLATION_<claim UID>` is the level: `quiet` or `partition`. If containers also run on the shared
+# pool, `DRANODE_SHARED_<claim UID>=true` says that only the CPUs in the first variable are their own.
 #
-# Where a claim has several requests, each of its allocation results has a CDI device of its own besides, with
-# `DRANODE_CPUSET_<claim UID>_<number of the result>=<cpu-list>`, and `DRANODE_SHARED_` of that form: kubelet passes a
-# container those of the requests that it names. The claim's `DRANODE_SHARED_` is there if all of them asked for it.
+# If a claim has several requests, each of its allocation results also has its own CDI device, with
+# `DRANODE_CPUSET_<claim UID>_<number of the result>=<cpu-list>`, and `DRANODE_SHARED_` in the same form: kubelet passes
+# a container the devices of the requests that it names. The claim has `DRANODE_SHARED_` if all results asked for it.
 
 
 CDI_KIND: Final = "dra.k8s.io/cpu"
@@ -182,26 +182,22 @@ def claim_edits(
         env.append(f"{ISOLATION_PREFIX}{uid}={isolation}")
     if shared:
         env.append(f"{SHARED_PREFIX}{uid}=true")
-    return _edits(*env)
+    return ContainerEdits(env=tuple(env))
 
 
 def request_edits(uid: str, index: int, cpus: CPUSet, *, shared: bool = False) -> ContainerEdits:
-    """Return the edits for containers that name the request of result number `index`; it may have no CPUs."""
+    """Return the edits for containers that name the request of result number `index`; the result may have no CPUs."""
     env = [f"{REQUEST_PREFIX}{uid}_{index}={cpus}"]
     if shared:
         env.append(f"{SHARED_PREFIX}{uid}_{index}=true")
-    return _edits(*env)
-
-
-def _edits(*env: str) -> ContainerEdits:
-    return ContainerEdits(env=env)
+    return ContainerEdits(env=tuple(env))
 
 
 def env_isolation(uid: str, edits: ContainerEdits | None) -> Isolation:
-    """Return how far a claim's CPUs are isolated by what its containers get."""
+    """Return how far a claim's CPUs are isolated, according to the variables of its containers."""
     prefix = f"{ISOLATION_PREFIX}{uid}="
     levels = [entry.removeprefix(prefix) for entry in (edits.env if edits else ()) if entry.startswith(prefix)]
-    return next((each for each in Isolation if each in levels), Isolation.CPUSET)
+    return next((isolation for isolation in Isolation if isolation in levels), Isolation.CPUSET)
 
 
 def spec_cpus(uid: str, spec: Spec) -> ClaimGrant | None:

@@ -1,1 +1,1 @@
-"""Isolation beyond a CPU set: interrupts, work queues, services and scheduler partitions that a claim keeps away."""
+"""Isolation beyond `cpuset`: keeps interrupts, kernel work and host services off claims' CPUs, and makes partitions."""

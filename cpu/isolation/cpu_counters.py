@@ -1,7 +1,7 @@
 """Counters of the kernel for each CPU: interrupts, and the time that tasks ran.
 
-The kernel shows those of CPUs that are online. What it does not show of one of a claim's CPUs, at its beginning or now,
-is not known of the claim.
+The kernel shows the counters of online CPUs only. If it does not show one of a claim's CPUs, when the claim began or
+now, the disturbances of the claim are unknown.
 
 Sources: Documentation/filesystems/proc.rst (`/proc/interrupts`, `/proc/stat`) and scheduler/sched-stats.rst.
 """
@@ -22,11 +22,11 @@ from dranode.driver.claims.hooks import Disturbance
 _CPU: Final = re.compile(r"CPU(\d{1,18})\b", re.ASCII)
 _COUNT: Final = re.compile(r"\d{1,20}", re.ASCII)
 _NANO: Final = 1e-9
-# USER_HZ, in which the kernel writes times on every architecture of today.
+# USER_HZ is 100 on every architecture on which Kubernetes runs.
 _TICK: Final = 0.01
-# The numbers of a line `cpu<N>` of /proc/schedstat: the seventh is the time that tasks ran there, in nanoseconds.
+# The seventh number of a line `cpu<N>` in /proc/schedstat is the time that tasks ran there, in nanoseconds.
 _RAN: Final = 6
-# Of /proc/stat: user, nice, system; guests are in user and nice.
+# The first numbers of a line in /proc/stat: user, nice, system. Time in guests is part of user and nice.
 _TASKS: Final = 3
 SCHEDSTAT: Final = "schedstat"
 STAT: Final = "stat"
@@ -37,9 +37,9 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         interrupts: how often each interrupt had fired on them, by its label in `/proc/interrupts`; None if the kernel
-            did not show that of all of them.
+            did not show all of them.
         busy: how many seconds tasks had run on them.
-        source: the file that says so; empty if none does.
+        source: the file that this comes from; empty if there is none.
     """
 
     interrupts: Mapping[str, int] | None = None
@@ -52,9 +52,9 @@ class CPUCounters(msgspec.Struct, frozen=True):
 
     Attributes:
         interrupts: how often each interrupt has fired on each CPU, by its label.
-        names: what each interrupt is of, by its label.
+        names: the device or purpose of each interrupt, by its label.
         busy: how many seconds tasks have run on each CPU.
-        source: the file that says so; empty if none does.
+        source: the file that this comes from; empty if there is none.
         shown: the CPUs whose interrupts the kernel shows.
     """
 
@@ -65,24 +65,24 @@ class CPUCounters(msgspec.Struct, frozen=True):
     shown: CPUSet = msgspec.field(default_factory=CPUSet)
 
     def begin(self, cpus: CPUSet) -> Begun:
-        """Return the counters of these CPUs, for later."""
+        """Return the counters of these CPUs, to be compared with later."""
         source = self._source(cpus)
         return Begun(interrupts=self._fired(cpus), busy=self._ran(cpus) if source else 0.0, source=source)
 
     def since(self, begun: Begun, claim: ClaimRef, cpus: CPUSet) -> Disturbance:
         """Return what happened on a claim's CPUs since it began."""
-        found = Disturbance(claim, cpus)
+        disturbance = Disturbance(claim, cpus)
         if (source := self._source(cpus)) and source == begun.source:
-            found = replace(found, busy=max(0.0, self._ran(cpus) - begun.busy))
+            disturbance = replace(disturbance, busy=max(0.0, self._ran(cpus) - begun.busy))
         now, before = self._fired(cpus), begun.interrupts
         if now is None or before is None:
-            return found
-        # A number that another device has now counts from nothing again.
-        firsts = {label: before.get(label, 0) for label in now}
-        fired = {label: count - firsts[label] if count >= firsts[label] else count for label, count in now.items()}
+            return disturbance
+        # If an interrupt number was given to another device, its counter starts at 0 again.
+        starts = {label: before.get(label, 0) for label in now}
+        fired = {label: count - starts[label] if count >= starts[label] else count for label, count in now.items()}
         named = {f"{label} {self.names[label]}".strip(): (label, count) for label, count in fired.items() if count}
         return replace(
-            found,
+            disturbance,
             interrupts={name: count for name, (label, count) in named.items() if label.isdecimal()},
             kernel={name: count for name, (label, count) in named.items() if not label.isdecimal()},
         )
@@ -101,7 +101,7 @@ class CPUCounters(msgspec.Struct, frozen=True):
 
 
 def cpu_counters(interrupts: str, schedstat: str, stat: str) -> CPUCounters:
-    """Read the texts of these files of `/proc`; one that is not there is empty."""
+    """Parse the texts of these files of `/proc`; a missing file is empty."""
     fired: dict[str, Mapping[int, int]] = {}
     names: dict[str, str] = {}
     shown = CPUSet()
@@ -121,7 +121,7 @@ def _interrupt_lines(text: str) -> Iterator[tuple[str, Mapping[int, int], str]]:
         label, colon, rest = line.partition(":")
         words = rest.split(maxsplit=len(cpus))
         counts = [int(word) for word in words[: len(cpus)] if _COUNT.fullmatch(word)]
-        # ERR and MIS have one number for all CPUs.
+        # The lines ERR and MIS have a single number for all CPUs.
         if colon and cpus and len(counts) == len(cpus):
             name = re.split(r"\s{2,}", words[len(cpus)].strip())[-1] if len(words) > len(cpus) else ""
             yield label.strip(), dict(zip(cpus, counts, strict=True)), name

@@ -1,4 +1,4 @@
-"""Reads what has disturbed claims that want quiet CPUs, and what is on record of this boot."""
+"""Reports what has disturbed claims that want quiet CPUs, and whether the notes of this boot can be used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dranode.driver.machine.root import Root, boot_id
 
 
 def disturbances(root: Root, claims: Iterable[Record], notes: Any) -> Iterator[Disturbance]:
-    """Yield what has happened on the CPUs of those of these claims that want them quiet, as far as that is known."""
+    """Yield what has happened on the CPUs of each claim that wants them quiet, as far as it is known."""
     try:
         begun = TuningNotes.read(notes, boot_id(root)).begun
     except DocumentError:
@@ -29,7 +29,7 @@ def disturbances(root: Root, claims: Iterable[Record], notes: Any) -> Iterator[D
 
 
 def _quiet_cpus(claim: Record) -> CPUSet:
-    """Return the CPUs that a claim wants quiet; all that it holds where its record does not say it plainly."""
+    """Return the CPUs that a claim wants quiet; all that it holds if its record is not clear about it."""
     try:
         return isolated_cpus(claim, Isolation.QUIET)
     except DocumentError:
@@ -37,15 +37,15 @@ def _quiet_cpus(claim: Record) -> CPUSet:
 
 
 def loss(root: Root, notes: Any) -> str:
-    """Return why settings that claims have changed cannot be put back, by what is on record; empty if they can."""
+    """Return why settings that claims have changed cannot be restored, according to the notes; empty if they can."""
     try:
         return "".join(unrestorable(TuningNotes.read(notes, boot_id(root))))
     except DocumentError as error:
-        return f"the settings from before claims changed them are on record in a form of another version: {error}"
+        return f"the original settings are on record in a form that this version cannot read: {error}"
 
 
 def read_cpu_counters(root: Root) -> CPUCounters:
-    """Read the counters of all CPUs; those that the kernel does not show are missing."""
+    """Read the counters of all CPUs; counters that the kernel does not show are missing."""
     return cpu_counters(*(_text(root, f"proc/{name}") for name in ("interrupts", "schedstat", "stat")))
 
 

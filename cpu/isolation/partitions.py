@@ -1,8 +1,8 @@
 """Makes the cgroups of containers with `isolation: partition` partitions of cgroup v2, as far as their parents allow.
 
-Source: Documentation/admin-guide/cgroup-v2.rst of the kernel, Cpuset. A partition whose parent is none ("remote", since
-Linux 6.7) needs its CPUs in `cpuset.cpus.exclusive` of every cgroup above it, which are settings like others: they are
-noted and put back. The partition itself goes with the container.
+Source: Documentation/admin-guide/cgroup-v2.rst of the kernel, Cpuset. A partition whose parent is not a partition
+("remote", since Linux 6.7) needs its CPUs in `cpuset.cpus.exclusive` of every cgroup above it. These are settings like
+the others: they are noted and restored. The partition itself ends with the container.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _ISOLATED: Final = "isolated"
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """A container's cgroup that is to be a partition.
+    """A container's cgroup that should become a partition.
 
     Attributes:
         folder: its folder, relative to the machine's root.
         cpus: its CPUs.
-        others: those of them that no claim wants in a partition, so that it can be none.
+        others: the CPUs among them that no claim wants in a partition; if there are any, it cannot become one.
     """
 
     folder: str
@@ -52,7 +52,7 @@ def find_partitions(root: Root, claims: Iterable[Record]) -> Iterator[Partition]
     """Yield the containers that run on CPUs of claims that ask for a partition.
 
     Raises:
-        MachineError: the cgroups of a pod cannot be looked into.
+        MachineError: the cgroups of a pod cannot be read.
     """
     wanted: dict[str, CPUSet] = {}
     elsewhere = CPUSet()
@@ -66,16 +66,16 @@ def find_partitions(root: Root, claims: Iterable[Record]) -> Iterator[Partition]
         yield from _of_pod(root, pod_uid, own)
     if not elsewhere:
         return
-    # Any pod may belong to the claim's PodGroup. A container on other CPUs too may just not have left these yet.
+    # Any pod may belong to the claim's PodGroup. A container that also has other CPUs may just not have left these yet.
     for pod_uid in pods_on(root):
-        for found in _of_pod(root, pod_uid, elsewhere) if pod_uid not in wanted else ():
-            if not found.others:
-                yield found
+        for partition in _of_pod(root, pod_uid, elsewhere) if pod_uid not in wanted else ():
+            if not partition.others:
+                yield partition
 
 
 def _of_pod(root: Root, pod: str, own: CPUSet) -> Iterator[Partition]:
-    for each in containers_of(root, Cgroups(root), pod):
-        folder = f"{each.hierarchy}/{each.cgroup}"
+    for container in containers_of(root, Cgroups(root), pod):
+        folder = f"{container.hierarchy}/{container.cgroup}"
         cpus = _own_cpus(root, folder)
         if cpus and not cpus.isdisjoint(own):
             yield Partition(folder, cpus, cpus - own)
@@ -85,7 +85,7 @@ def _own_cpus(root: Root, folder: str) -> CPUSet | None:
     """Return the CPUs that a container's cgroup was given; None if it has ended.
 
     Raises:
-        MachineError: they cannot be read; for one without CPUs nothing would be granted above it any more.
+        MachineError: they cannot be read. If it counted as having no CPUs, the cgroups above it would lose their grant.
     """
     path = f"{folder}/cpuset.cpus"
     try:
@@ -99,7 +99,7 @@ def _own_cpus(root: Root, folder: str) -> CPUSet | None:
 
 
 def exclusive_settings(root: Root, partitions: Iterable[Partition], noted: Iterable[str]) -> Iterator[Setting]:
-    """Yield what the cgroups above partitions have to grant, and those that had to before (`noted`, paths)."""
+    """Yield the exclusive CPUs that cgroups above partitions have to grant, also those that had to before (`noted`)."""
     needed: dict[str, CPUSet] = {path: CPUSet() for path in noted if path.endswith(f"/{EXCLUSIVE}")}
     for partition in partitions:
         for folder in partition.above:
@@ -112,7 +112,7 @@ def exclusive_settings(root: Root, partitions: Iterable[Partition], noted: Itera
 
 
 def make_partition(root: Root, partition: Partition) -> str | None:
-    """Make a container's cgroup a partition; why it is none in the kernel's words, or None if it is."""
+    """Make a container's cgroup a partition. Return the kernel's reason if it is not one, or None if it is."""
     state = f"{partition.folder}/{_PARTITION}"
     try:
         if read_text(root, state) == _ISOLATED:

@@ -1,7 +1,7 @@
-"""The processes of a node that have a say in where host work runs: irqbalance and systemd.
+"""The processes of a node that also decide where host work runs: irqbalance and systemd.
 
-Either may take its time or hang, so nobody waits for them under the lock on decisions: they are asked, what they are to
-heed is decided and noted under it, and then they are told. What is noted is as for the kernel's files (`settings`).
+Either may be slow or hang, so the lock on decisions is not held while the driver waits for them: they are asked without
+it, the changes are decided and noted under it, and they are told without it. The notes are those of `settings`.
 """
 
 from __future__ import annotations
@@ -41,27 +41,28 @@ from dranode.cpu.isolation.settings import (
 )
 from dranode.driver.machine.root import Root
 
-# Tells irqbalance which CPUs to leave alone, through the socket that irqbalance-ui uses.  A command is one message
-# with the sender's credentials, and irqbalance takes those of root. `setup` is answered with `SLEEP <seconds> ...
-# BANNED <CPU mask>`; `settings cpus <cpu-list>` bans CPUs in place of those before, `NULL` has it decide by itself
-# again. Source: sock_handle() and scan() in irqbalance.c, since irqbalance 1.3.  Once it was told it sleeps through a
-# round, ten seconds by default, and then attends to who has called meanwhile. An answer to somebody who has gone ends
-# it: it does not ignore SIGPIPE. So it is asked what it bans only when it has just attended to a word that it answers
-# with nothing, and what it was told last stands for what it bans until then.
+# Tells irqbalance which CPUs to leave alone, through the socket that irqbalance-ui uses. A command is one message with
+# the sender's credentials, and irqbalance accepts those of root. `setup` is answered with `SLEEP <seconds> ... BANNED
+# <CPU mask>`; `settings cpus <cpu-list>` replaces the banned CPUs, and `NULL` lets irqbalance decide again. Source:
+# sock_handle() and scan() in irqbalance.c, since irqbalance 1.3.
+#
+# After a command it sleeps for a round, ten seconds by default, and only then handles the connections made meanwhile.
+# If the caller has gone by then, its answer ends it, because it does not ignore SIGPIPE. So it is asked for its banned
+# CPUs only when it has just handled a command that has no answer. Until then, what it was sent last is assumed.
 
 BALANCERS: Final = "run/irqbalance"
 """The prefix of the path of an irqbalance in the notes, which does not depend on where the node's files are mounted."""
 _SOCKET: Final = re.compile(r"irqbalance(\d+)\.sock", re.ASCII)
 _BANNED: Final = re.compile(r"BANNED ([0-9a-f,]+)", re.ASCII)
-# It attends within its main loop at once, unless it is moving interrupts.
+# It handles a connection at once, unless it sleeps or moves interrupts.
 _IRQBALANCE_SECONDS: Final = 1.0
-# Having attended a moment ago it answers, if its processor is not taken away.
+# It has just handled a command, so it answers soon unless it does not get a processor.
 _PATIENCE: Final = 15.0
-# No command: it closes the connection.
+# This is not a command: irqbalance reads it and closes the connection.
 _PROBE: Final = "attend"
 _MAX_BYTES: Final = 1 << 16
 _SCM_CREDENTIALS: Final = 2
-_UNTOLD: Final = "an irqbalance may put interrupts back on quiet CPUs: restart it, or stop it on this node"
+_UNTOLD: Final = "it may put interrupts back on quiet CPUs: restart it, or stop it on this node"
 _IN_TIME: Final = "within two of its rounds, of 10 s by default"
 
 
@@ -69,33 +70,33 @@ class BalancerState(msgspec.Struct, frozen=True):
     """The answers of a machine's irqbalance processes.
 
     Attributes:
-        settings: what each has banned and is to ban besides. One that sleeps and was told something else last is taken
-            to have banned that.
-        silent: the paths of those that are there and did not answer, or may be.
-        said: a sentence on each of these.
+        settings: the CPUs that each has banned, and those that it should ban too. For one that sleeps they are those
+            that it was sent last.
+        silent: the paths of those that exist, or may exist, and did not answer.
+        sentences: a sentence about each of these.
     """
 
     settings: tuple[Setting, ...] = ()
     silent: frozenset[str] = frozenset()
-    said: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
 
 
 class IRQBalance:
-    """The irqbalance process of a machine, if there is one.
+    """The irqbalance processes of a machine; normally there is at most one.
 
     Args:
-        folder: where their sockets lie: the node's `/run/irqbalance`, as it is mounted.
+        folder: the folder of their sockets: the node's `/run/irqbalance`, as it is mounted.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def ask(self, quiet: CPUSet, noted: Mapping[str, Noted]) -> BalancerState:
-        """Ask each what it has banned.
+        """Ask each process which CPUs it has banned.
 
         Args:
-            quiet: what is to be banned besides.
-            noted: what is on record by path.
+            quiet: the CPUs that it should ban too.
+            noted: the notes, by path.
         """
         try:
             names = sorted(os.listdir(self._folder))  # noqa: PTH208 - names alone
@@ -103,8 +104,8 @@ class IRQBalance:
             return BalancerState()
         except OSError as error:
             unseen = frozenset(path for path in noted if path.startswith(BALANCERS))
-            sentence = f"/{BALANCERS} cannot be listed ({error.strerror}), so {_UNTOLD}"
-            return BalancerState(silent=unseen, said=(sentence,) if quiet or unseen else ())
+            sentence = f"/{BALANCERS} cannot be listed ({error.strerror}); if an irqbalance runs, {_UNTOLD}"
+            return BalancerState(silent=unseen, sentences=(sentence,) if quiet or unseen else ())
         settings: list[Setting] = []
         silent: dict[str, str] = {}
         for name in filter(_SOCKET.fullmatch, names):
@@ -113,26 +114,27 @@ class IRQBalance:
             try:
                 settings.append(Setting(path, Kind.BANNED, _banned(f"{self._folder}/{name}"), needed=quiet))
             except (FileNotFoundError, ConnectionRefusedError):
-                # It has ended: nobody listens there any more.
+                # The process has ended.
                 continue
             except (TimeoutError, BlockingIOError) as error:
-                then = f"it follows what it was told {_IN_TIME}" if known else _UNTOLD
+                then = f"it applies the last change {_IN_TIME}" if known else _UNTOLD
                 silent[path] = f"/{path} does not answer ({error}): {then}"
                 if known and known.given and known.given != (str(CPUSet.parse(known.original) | quiet),):
                     settings.append(Setting(path, Kind.BANNED, CPUSet.parse(known.given[0]), needed=quiet))
             except (OSError, ValueError) as error:
                 silent[path] = f"/{path} does not answer ({error}): {_UNTOLD}"
-        said = tuple(sentence for path, sentence in silent.items() if quiet or path in noted)
-        return BalancerState(tuple(settings), frozenset(silent) - {setting.path for setting in settings}, said)
+        sentences = tuple(sentence for path, sentence in silent.items() if quiet or path in noted)
+        return BalancerState(tuple(settings), frozenset(silent) - {setting.path for setting in settings}, sentences)
 
     def ban(self, setting: Setting, cpus: CPUSet) -> None:
-        """Ban exactly these CPUs from irqbalance's next round on (10 s by default).
+        """Ban exactly these CPUs. irqbalance applies this in its next round, within 10 s by default.
 
         Raises:
             OSError: it cannot be reached.
         """
         path = f"{self._folder}/{setting.path.rpartition('/')[2]}"
-        # It closes once it has read that. One that sleeps reads it later, also if nobody waits any more.
+        # It closes the connection after it has read the command. If it sleeps it reads the command later, also if this
+        # side has closed by then.
         with _sent(path, f"settings cpus {cpus or 'NULL'}") as connection, contextlib.suppress(TimeoutError):
             connection.recv(1)
 
@@ -155,27 +157,27 @@ def _sent(path: str, command: str) -> socket.socket:
     try:
         connection.settimeout(_IRQBALANCE_SECONDS)
         connection.connect(path)
-        mine = struct.pack("3i", os.getpid(), os.getuid(), os.getgid())
-        connection.sendmsg([command.encode()], [(socket.SOL_SOCKET, _SCM_CREDENTIALS, mine)])
+        credentials = struct.pack("3i", os.getpid(), os.getuid(), os.getgid())
+        connection.sendmsg([command.encode()], [(socket.SOL_SOCKET, _SCM_CREDENTIALS, credentials)])
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-# Tells systemd which CPUs the host's services may use: `AllowedCPUs` of its units, over D-Bus.  Where systemd has
-# made the cgroups it is their one writer: `daemon-reload` takes back what somebody else wrote there, and switches the
-# cpuset controller off again (systemd's CGROUP_DELEGATION document). A property that is set at run time
-# (`SetUnitProperties`, as `systemctl set-property --runtime` does) outlives that until the next boot, as a drop-in
-# below `/run/systemd/system.control`. An empty set means all CPUs; a unit that is not active has it when it starts.
-# systemd may hang, or the bus may: all that is asked and told in one round has one deadline, and after a round
-# without an answer the next ones are left out, ever more of them.  Source: org.freedesktop.systemd1(5), the D-Bus
-# specification.
+# Tells systemd which CPUs the host's services may use: `AllowedCPUs` of its units, over D-Bus. systemd is the only
+# writer of the cgroups that it has made: `daemon-reload` reverts what others wrote there, and disables the cpuset
+# controller again (systemd's CGROUP_DELEGATION document). A property that is set at run time (`SetUnitProperties`, as
+# `systemctl set-property --runtime` does) stays until the next boot, as a drop-in below `/run/systemd/system.control`.
+# An empty set means all CPUs. A unit that is not active gets the property when it starts.
+#
+# systemd or the bus may hang: all calls of one round share one deadline, and after a round without an answer the next
+# rounds are skipped, for a time that doubles. Source: org.freedesktop.systemd1(5), the D-Bus specification.
 
 _NAME: Final = "org.freedesktop.systemd1"
-# For all that is asked and told in one round.
+# For all calls of one round.
 _SECONDS: Final = 5.0
-# How long rounds are left out after one without an answer; it doubles with each.
+# How long rounds are skipped after a round without an answer; it doubles each time.
 _PAUSE: Final = 10.0
 _LONGEST_PAUSE: Final = 300.0
 _SILENCE: Final = f"nothing: no answer within {_SECONDS:.0f} s"
@@ -200,7 +202,7 @@ class Systemd:
         self._not_before = 0.0
 
     def begin(self) -> None:
-        """Begin a round, with its time for everything that follows; none while rounds are left out."""
+        """Begin a round and its deadline; there is no time for calls while rounds are skipped."""
         self._left = 0.0
         if self._clock() >= self._not_before:
             self._left = _SECONDS
@@ -208,7 +210,7 @@ class Systemd:
             self._silent = False
 
     def settings(self) -> tuple[Setting, ...]:
-        """Return what each unit of the host is allowed; none where systemd does not answer."""
+        """Return the CPUs that each unit of the host may use; empty if systemd does not answer."""
         try:
             with self._connected() as bus:
                 units = tuple(Setting(f"{UNITS}{unit}", Kind.UNIT, _allowed(bus, unit)) for unit in HOST_UNITS)
@@ -217,7 +219,7 @@ class Systemd:
         return units
 
     def reread(self, setting: Setting) -> CPUSet | None:
-        """Return the CPUs that a unit is allowed now; None if systemd does not answer."""
+        """Return the CPUs that a unit may use now; None if systemd does not answer."""
         try:
             with self._connected() as bus:
                 return _allowed(bus, setting.path.removeprefix(UNITS))
@@ -225,7 +227,7 @@ class Systemd:
             return None
 
     def allow(self, setting: Setting, cpus: CPUSet) -> None:
-        """Allow a unit these CPUs, or all if there are none, until the next boot.
+        """Let a unit use these CPUs, or all if the set is empty, until the next boot.
 
         Raises:
             OSError: systemd does not answer, or refuses.
@@ -254,13 +256,13 @@ class Systemd:
 
 
 class _Bus:
-    """One connection to a bus, with a deadline. That of jeepney waits for ever for the bus to answer its greeting."""
+    """One connection to a bus, with a deadline. jeepney's own would wait for ever for the answer to its greeting."""
 
     def __init__(self, path: str, ends: float, clock: Callable[[], float]) -> None:
-        """Connect and make the connection known.
+        """Connect and say hello.
 
         Raises:
-            OSError: nobody answers, or the peer is not a bus.
+            OSError: there is no answer, or the peer is not a bus.
         """
         self._ends, self._clock = ends, clock
         self._parser, self._serials = Parser(), itertools.count(1)
@@ -269,7 +271,7 @@ class _Bus:
         except OSError:
             raise
         except Exception as error:
-            raise OSError(errno.EPROTO, f"{path} is no D-Bus: {error}") from error
+            raise OSError(errno.EPROTO, f"{path} is not a D-Bus: {error}") from error
         try:
             self._exchange(message_bus.Hello())
         except BaseException:
@@ -283,15 +285,15 @@ class _Bus:
         self._socket.close()
 
     def call(self, peer: DBusAddress, method: str, signature: str, body: tuple[Any, ...]) -> Any:
-        """Call a method, and return what it answers.
+        """Call a method and return its answer.
 
         Raises:
-            OSError: it refuses, does not answer in time, or answers nonsense.
+            OSError: it refuses, does not answer in time, or its answer cannot be decoded.
         """
         answer = self._exchange(new_method_call(peer, method, signature, body))
         if answer.header.message_type is MessageType.error:
-            said = "; ".join(str(part).strip() for part in answer.body if str(part).strip())
-            raise OSError(errno.EPROTO, said or f"{method} is refused, without a reason")
+            reason = "; ".join(str(part).strip() for part in answer.body if str(part).strip())
+            raise OSError(errno.EPROTO, reason or f"{method} is refused, without a reason")
         return answer.body
 
     def _exchange(self, message: Message) -> Message:
@@ -302,7 +304,7 @@ class _Bus:
             try:
                 answer: Message | None = self._parser.get_next_message()
             except Exception as error:
-                raise OSError(errno.EPROTO, f"the bus does not answer by D-Bus's protocol: {error}") from error
+                raise OSError(errno.EPROTO, f"the answer of the bus is not valid D-Bus: {error}") from error
             if answer is None:
                 self._socket.settimeout(self._left())
                 data = self._socket.recv(_CHUNK)
@@ -332,16 +334,16 @@ def _manager() -> DBusAddress:
 
 
 def is_peers(path: str) -> bool:
-    """Return whether a setting on record is one of another process."""
+    """Return whether a setting on record belongs to irqbalance or systemd."""
     return path.startswith((UNITS, BALANCERS))
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What irqbalance and systemd have said.
+    """The answers of irqbalance and systemd.
 
     Attributes:
-        balancer: what irqbalance has said.
-        units: what systemd allows the units of the host; none where it does not answer.
+        balancer: irqbalance's answers.
+        units: the CPUs that systemd lets the units of the host use; empty if it does not answer.
     """
 
     balancer: BalancerState
@@ -349,15 +351,15 @@ class Asked(msgspec.Struct, frozen=True):
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """Return all settings that they have said."""
+        """Return all settings in the answers."""
         return (*self.balancer.settings, *self.units)
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of telling them.
+    """The outcome of the changes that irqbalance and systemd were told to make.
 
     Attributes:
-        failures: what they did not heed, by path.
+        failures: the changes that failed, by path.
         after: the units that were changed, as they are now, by path; without those that systemd does not report.
     """
 
@@ -369,18 +371,18 @@ class Peers(msgspec.Struct):
     """The irqbalance and the systemd of one machine.
 
     Attributes:
-        root: the machine's files; None where there is nobody to tell.
-        balancer: the node's irqbalance; None where it cannot be told anything.
-        systemd: the node's systemd; None where it cannot be told anything.
-        by_systemd: whether systemd answers for the host's services; None while it has not been asked.
-        said: what they keep on quiet CPUs and why, a sentence each, by the last round.
+        root: the machine's files; None if there is neither irqbalance nor systemd to talk to.
+        balancer: the node's irqbalance; None if it cannot be reached.
+        systemd: the node's systemd; None if it cannot be reached.
+        by_systemd: whether systemd decides where the host's services run; None before it was asked.
+        sentences: one sentence for each thing that they keep on quiet CPUs, from the last round.
     """
 
     root: Root | None = None
     balancer: IRQBalance | None = None
     systemd: Systemd | None = None
     by_systemd: bool | None = False
-    said: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.systemd is not None and self.root is not None and has_unified_cgroups(self.root):
@@ -388,28 +390,28 @@ class Peers(msgspec.Struct):
 
     @property
     def there(self) -> bool:
-        """Return whether there is anybody to ask."""
+        """Return whether irqbalance or systemd can be asked."""
         return self.balancer is not None or self.systemd is not None
 
     def ask(self, machine: Machine, noted: TuningNotes) -> Asked:
-        """Ask both what they have now."""
+        """Ask both for their present settings."""
         balancer = BalancerState() if self.balancer is None else self.balancer.ask(machine.quiet, noted.settings)
         return Asked(balancer, self._units())
 
     def decide(self, asked: Asked, machine: Machine, noted: TuningNotes) -> Tuning:
-        """Decide what the peers should do; what is on record about the kernel's files does not change."""
+        """Decide what both should do; the record of the kernel's files does not change."""
         # Claims may have come or gone since they were asked.
         settings = [
             replace(setting, needed=machine.quiet) if setting.kind is Kind.BANNED else setting
             for setting in asked.settings
         ]
-        mine = {path for path in noted.settings if is_peers(path)}
-        silent = asked.balancer.silent | {path for path in mine if path.startswith(UNITS)}
-        others = (noted.settings.keys() | (noted.interrupts or {}).keys()) - mine
+        peer_paths = {path for path in noted.settings if is_peers(path)}
+        silent = asked.balancer.silent | {path for path in peer_paths if path.startswith(UNITS)}
+        others = (noted.settings.keys() | (noted.interrupts or {}).keys()) - peer_paths
         return tuning(settings, noted, machine, (silent - {setting.path for setting in settings}) | others)
 
     def carry_out(self, tuned: Tuning) -> Outcome:
-        """Tell them what was decided."""
+        """Tell them to make the changes."""
         failures: dict[str, OSError] = {}
         for write in tuned.writes:
             try:
@@ -422,20 +424,21 @@ class Peers(msgspec.Struct):
         return Outcome(failures, {unit.path: now for unit in units if (now := self._reread(unit)) is not None})
 
     def noted_after(self, tuned: Tuning, outcome: Outcome, noted: TuningNotes) -> TuningNotes:
-        """Return the notes as they are by now, with what came of telling them."""
+        """Return the present notes, updated with the outcome."""
         writes = tuple(write for write in tuned.writes if write.setting.path in noted.settings)
         unread = {write.setting.path for write in writes if write.setting.kind is Kind.UNIT} - outcome.after.keys()
         return noted_after(Tuning(noted, writes), outcome.after, {}, unread, outcome.failures)
 
     def report(self, asked: Asked, tuned: Tuning, outcome: Outcome, noted: TuningNotes) -> None:
-        """Keep what they do not heed."""
-        mine = {path: known for path, known in noted.settings.items() if is_peers(path)}
-        refused = tuple(refused_settings(tuned, replace(noted, settings=mine), outcome.failures))
-        said = (*asked.balancer.said, *refused)
-        self.said = (*said, *unread_settings(mine, [setting.path for setting in asked.settings], said))
+        """Keep a sentence for each change that they did not make."""
+        peer_notes = {path: known for path, known in noted.settings.items() if is_peers(path)}
+        refused = refused_settings(tuned, replace(noted, settings=peer_notes), outcome.failures)
+        sentences = (*asked.balancer.sentences, *refused)
+        paths = [setting.path for setting in asked.settings]
+        self.sentences = (*sentences, *unread_settings(peer_notes, paths, sentences))
 
     def _units(self) -> tuple[Setting, ...]:
-        """Return what systemd allows the units of the host, if it says so and the kernel heeds it."""
+        """Return the CPUs that systemd lets the host's units use; empty if it does not answer, or without cgroup v2."""
         if self.systemd is None or self.root is None or not has_unified_cgroups(self.root):
             self.by_systemd = False
             return ()
@@ -461,6 +464,7 @@ class Peers(msgspec.Struct):
             self.balancer.ban(setting, cpus)
         elif setting.kind is Kind.UNIT and self.systemd is not None:
             if not cpus and self.root is not None and (every := every_cpu(self.root)):
-                # While another unit has CPUs of its own, the cgroup of one that has none any more keeps what it had.
+                # systemd leaves the old CPUs in a cgroup whose property becomes empty while another unit has CPUs of
+                # its own, so all CPUs are set first.
                 self.systemd.allow(setting, every)
             self.systemd.allow(setting, cpus)

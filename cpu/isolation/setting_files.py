@@ -38,7 +38,7 @@ _IRQ_FILES: Final = frozenset(
 
 
 def read_settings(root: Root) -> tuple[Setting, ...]:
-    """Return every setting that the machine has; one whose file is not there, or cannot be read, is left out.
+    """Return every setting that the machine has; settings whose file is missing or cannot be read are left out.
 
     Raises:
         MachineError: `/proc/irq` cannot be listed.
@@ -48,7 +48,7 @@ def read_settings(root: Root) -> tuple[Setting, ...]:
 
 
 def reread(root: Root, setting: Setting) -> Setting | None:
-    """Return a setting as it is now; None if it is gone. A slice with all CPUs is as one without, which has all too."""
+    """Return a setting as it is now; None if it is gone. A slice with all CPUs counts as one that names none."""
     cpus = _cpus(root, setting.path)
     if cpus is not None and setting.kind is Kind.SLICE and cpus == every_cpu(root):
         return replace(setting, cpus=CPUSet())
@@ -56,7 +56,7 @@ def reread(root: Root, setting: Setting) -> Setting | None:
 
 
 def is_gone(root: Root, path: str) -> bool:
-    """Return whether there is no such file; one that cannot be read is there."""
+    """Return whether there is no such file; a file that cannot be read exists."""
     try:
         root.read_bytes(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -67,33 +67,33 @@ def is_gone(root: Root, path: str) -> bool:
 
 
 def every_cpu(root: Root) -> CPUSet | None:
-    """Return all CPUs that the machine may ever have; None if the kernel does not say."""
+    """Return all CPUs that the machine can ever have; None if the kernel does not report them."""
     return _cpus(root, _POSSIBLE)
 
 
 def cpus_of_nodes(root: Root) -> tuple[CPUSet, ...]:
-    """Return the CPUs of each NUMA node that has any and says so."""
+    """Return the CPUs of each NUMA node for which the kernel lists some."""
     folders = (name for name in names(root, _NODES) if name.removeprefix("node").isdecimal())
     return tuple(cpus for name in folders if (cpus := _cpus(root, f"{_NODES}/{name}/cpulist")))
 
 
 def has_unified_cgroups(root: Root) -> bool:
-    """Return whether `/sys/fs/cgroup` is that of cgroup v2."""
+    """Return whether `/sys/fs/cgroup` is cgroup v2."""
     return root.exists(f"{_CGROUP}/cgroup.controllers")
 
 
 def why_kept(root: Root, unit: str) -> str:
-    """Return why the CPUs of a unit of the host have to stay; empty if they may be taken from it."""
+    """Return why a unit of the host must keep its CPUs; empty if they may be taken away."""
     return _kept(root, f"{_CGROUP}/{unit}")
 
 
 def unmovable(root: Root, seen: Collection[str], *, by_systemd: bool) -> Iterator[str]:
-    """Yield a sentence for each kind of host work if the machine does not say where it runs.
+    """Yield a sentence for each kind of host work that cannot be moved because its setting is missing or unreadable.
 
     Args:
         root: the machine's files.
         seen: the paths of the settings that were read.
-        by_systemd: whether systemd is told where the host's services run.
+        by_systemd: whether systemd decides where the host's services run.
     """
     interrupts = map(_interrupt_file, _numbers(names(root, _IRQ)))
     for path in (*interrupts, NEW_INTERRUPTS, _WORKQUEUE, *_queue_files(root)):
@@ -107,18 +107,18 @@ def unmovable(root: Root, seen: Collection[str], *, by_systemd: bool) -> Iterato
 
 def _unseen(root: Root, path: str) -> Iterator[str]:
     if not is_gone(root, path):
-        why = "it is not a list of CPUs" if _cpus(root, path) is None else "whose it is cannot be read"
-        yield f"what /{path} is for stays, because {why}"
+        why = "it is not a list of CPUs" if _cpus(root, path) is None else "its device cannot be read"
+        yield f"the work that /{path} places stays, because {why}"
     elif path.endswith("/smp_affinity_list"):
         number = path.split("/")[2]
-        # Of a number without a device nothing fires.
+        # A number without a device never fires.
         if devices := _devices(root, number):
             yield f"interrupt {number} ({devices}) stays, because there is no /{path}"
 
 
 def _unmovable_units(root: Root, *, by_systemd: bool) -> Iterator[str]:
     if not has_unified_cgroups(root):
-        yield f"the host's services stay, because /{_CGROUP} is not that of cgroup v2"
+        yield f"the host's services stay, because /{_CGROUP} is not cgroup v2"
         return
     for name in HOST_UNITS:
         folder = f"{_CGROUP}/{name}"
@@ -159,7 +159,7 @@ def _numbers(names: Iterable[str]) -> list[str]:
 
 
 def _devices(root: Root, interrupt: str) -> str | None:
-    """Return the devices of an interrupt as their drivers name them, with spaces between; None if that is unread."""
+    """Return the devices of an interrupt as their drivers name them, with spaces between; None if unreadable."""
     try:
         return " ".join(name for name in root.listdir(f"{_IRQ}/{interrupt}") if name not in _IRQ_FILES)
     except OSError:
@@ -179,7 +179,7 @@ def _queues(root: Root) -> Iterator[Setting]:
         cpus, owner = _cpus(root, path), read_attribute(root, index)
         if owner is None and is_gone(root, index):
             owner = ""
-        # Without any CPU the queue is not steered, so there is nothing to be moved.
+        # A queue without CPUs is not steered, so there is nothing to move.
         if cpus is not None and owner is not None:
             yield Setting(path, Kind.QUEUE, cpus, owner=owner)
 
@@ -195,7 +195,7 @@ def _unlisted_queues(root: Root) -> Iterator[str]:
         try:
             root.listdir(folder)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # a device without queues, or none at all; some files there are no devices (bonding_masters)
+            continue  # a device without queues, or a file that is not a device (bonding_masters)
         except OSError as error:
             yield f"the packets of network devices stay, because /{folder} cannot be listed: {error.strerror}"
 
@@ -208,16 +208,16 @@ def _slices(root: Root) -> Iterator[Setting]:
 
 
 def _kept(root: Root, folder: str, depth: int = _DEEPEST) -> str:
-    """Return why a cgroup has to keep its CPUs; empty if they may be taken from it.
+    """Return why a cgroup must keep its CPUs; empty if they may be taken away.
 
-    Some distributions run kubelet's pods below its own service, and the CPUs of pods may not be taken from them.
+    Some distributions run kubelet's pods below its own service, and pods must keep their CPUs.
     """
     try:
         names = root.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return ""  # it has ended, or is a file of its parent
     except OSError as error:
-        return f"/{folder} cannot be listed, so whether pods are in it is not known: {error.strerror}"
+        return f"/{folder} cannot be listed, so it is not known whether pods are in it: {error.strerror}"
     below = [name for name in names if not _CONTROL_FILE.match(name)]
     if any(_PODS.search(name) and not name.endswith(".service") for name in below):
         return "pods are in it"

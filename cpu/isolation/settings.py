@@ -1,20 +1,21 @@
-"""The settings of a machine that say which CPUs host work runs on, and what they are while claims have quiet CPUs.
+"""The settings of a machine that decide on which CPUs host work runs, and their values while claims have quiet CPUs.
 
-A setting has an original value, as it was before the first claim changed it, and from that follows what it is: the
-original without the CPUs of all claims, and without claims the original. So claims come and go in any order. What was
-found and what is to be written are noted before anything is written: after a crash the setting has one of these values.
-A third value is somebody else's, who thereby says what the original is from now on; irqbalance does nothing else.
-An interrupt that comes while new ones are kept off quiet CPUs begins where those do; its original is where they would.
+A setting has an original value, from before the first claim changed it. Its value is always computed from that: the
+original without the CPUs of all claims, or the original if there are no claims. So claims may come and go in any order.
+The value that was read and the value to write are noted before the write: after a crash the setting has one of the two.
+A third value was set by another program, and becomes the original; irqbalance does this all the time. An interrupt that
+is registered while new ones are kept off quiet CPUs starts on the CPUs for new interrupts; its original is where it
+would have started without claims.
 
-    kind            file (below /proc or /sys)                              without a CPU left it is
+    kind            file (below /proc or /sys)                              if no CPU is left, it is
     interrupt       /proc/irq/N/smp_affinity_list                           the housekeeping CPUs
     new interrupts  /proc/irq/default_smp_affinity                          the housekeeping CPUs
     workqueue       /sys/devices/virtual/workqueue/cpumask                  the housekeeping CPUs
     queue           /sys/class/net/*/queues/*/{rps,xps}_cpus                empty, which switches steering off
     slice           /sys/fs/cgroup/{system.slice,...}/cpuset.cpus           the housekeeping CPUs; empty is all CPUs
     unit            AllowedCPUs of the same, where systemd answers          the housekeeping CPUs; empty is all CPUs
-    exclusive       cpuset.cpus.exclusive of cgroups above partitions       the other way: the original and theirs
-    banned          irqbalance's socket                                     the other way: the original and quiet ones
+    exclusive       cpuset.cpus.exclusive of cgroups above partitions       the opposite: the original and theirs
+    banned          irqbalance's socket                                     the opposite: the original and the quiet
 
 Sources: Documentation/core-api/irq/irq-affinity.rst, core-api/workqueue.rst, networking/scaling.rst and
 admin-guide/cgroup-v2.rst of the kernel.
@@ -49,14 +50,14 @@ class Kind(StrEnum):
 
 # The kernel writes these as masks, the others as lists.
 _MASKS: Final = frozenset((Kind.NEW_INTERRUPTS, Kind.WORKQUEUE, Kind.QUEUE))
-# These name CPUs that are taken from others, not those that are left.
+# These name the CPUs that are taken away from others, not those that are left.
 _GRANTS: Final = frozenset((Kind.EXCLUSIVE, Kind.BANNED))
-# These allow all CPUs while they name none.
+# These allow all CPUs if they name none.
 _ALL_OR_SOME: Final = frozenset((Kind.SLICE, Kind.UNIT))
 NEW_INTERRUPTS: Final = "proc/irq/default_smp_affinity"
-"""The file that says on which CPUs interrupts begin that come later."""
+"""The file with the CPUs on which new interrupts start."""
 UNITS: Final = "run/systemd/"
-"""What the path of a unit of systemd begins with in the notes."""
+"""The prefix of the path of a systemd unit in the notes."""
 EXCLUSIVE: Final = "cpuset.cpus.exclusive"
 """The file in which a cgroup grants CPUs to partitions below it."""
 
@@ -66,11 +67,11 @@ class Setting(msgspec.Struct, frozen=True):
 
     Attributes:
         path: its file, relative to the machine's root.
-        kind: what it is of.
-        cpus: the CPUs that it allows; none is all of them for a slice.
-        owner: whose it is, where the path may become another's: the device of an interrupt; else empty.
-        needed: the CPUs that it has to allow, whatever else.
-        kept: whether it has to be as it was before claims changed it.
+        kind: what it sets.
+        cpus: the CPUs that it allows; for a slice an empty set means all.
+        owner: the device of an interrupt or queue, because the path may be given to another device; else empty.
+        needed: the CPUs that it must always allow.
+        kept: whether it must have its original value.
     """
 
     path: str
@@ -81,7 +82,7 @@ class Setting(msgspec.Struct, frozen=True):
     kept: bool = False
 
     def text(self, cpus: CPUSet) -> str:
-        """Return what is written to the file to allow these CPUs."""
+        """Return the text to write to the file to allow these CPUs."""
         return f"{mask_text(cpus) if self.kind in _MASKS else cpus}\n"
 
 
@@ -89,10 +90,10 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
     """The record of one setting.
 
     Attributes:
-        original: what it was before claims changed it, as a cpu-list.
-        given: the values, as cpu-lists, that this driver may have left it with.
+        original: its value before claims changed it, as a cpu-list.
+        given: the values, as cpu-lists, that this driver may have written.
         owner: as in `Setting`.
-        refused: why it cannot be changed, where the kernel has refused; it is not tried again meanwhile.
+        refused: the kernel's reason if it refused a change, which is then not tried again.
         assumed: whether the original was never seen, but is what new interrupts would have got without claims.
     """
 
@@ -107,12 +108,12 @@ class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """The record of a machine's settings.
 
     Attributes:
-        boot: the boot id of the kernel that has these settings; of an earlier boot nothing is left to be restored.
+        boot: the boot id of the kernel that has these settings; a reboot restores all settings.
         settings: the settings that claims have changed, by path.
         begun: the counters of each claim's CPUs when it began, by the claim's UID.
-        lost: why what was on record before may be lost, and with it how settings were; empty if it is not.
-        interrupts: those that there were at the last look, with their owners, by path; None unless claims have changed
-            what new ones get.
+        lost: why earlier notes, with the original values, may be lost; empty if they are not.
+        interrupts: the owners of all interrupts at the last check, by path; None unless claims have changed where new
+            interrupts start.
     """
 
     boot: str = ""
@@ -123,10 +124,10 @@ class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     @classmethod
     def read(cls, document: Any, boot: str) -> Self:
-        """Read plain JSON; what is of another boot, or no notes of this driver, is empty.
+        """Read plain JSON; notes of another boot, or of another driver, count as empty.
 
         Raises:
-            DocumentError: they are of this boot and cannot be understood.
+            DocumentError: the notes are of this boot and cannot be understood.
         """
         if not isinstance(document, Mapping) or document.get("boot", "") != boot:
             return cls(boot=boot)
@@ -144,7 +145,7 @@ class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class Write(msgspec.Struct, frozen=True):
-    """One setting that is to be changed."""
+    """A change of one setting."""
 
     setting: Setting
     cpus: CPUSet
@@ -154,8 +155,8 @@ class Tuning(msgspec.Struct, frozen=True):
     """The writes to do.
 
     Attributes:
-        notes: what is put on record first.
-        writes: what is written then.
+        notes: the notes to record first.
+        writes: the changes to make afterwards.
     """
 
     notes: TuningNotes
@@ -166,10 +167,10 @@ class Machine(msgspec.Struct, frozen=True):
     """The CPUs of a machine.
 
     Attributes:
-        online: those that are online.
-        reserved: those that no claim gets; interrupts that have to go elsewhere go there.
-        quiet: those that claims want to be quiet.
-        nodes: those of each NUMA node; an interrupt of a device that is near one begins on its CPUs.
+        online: the online CPUs.
+        reserved: the CPUs that no claim gets; interrupts that have to move go there.
+        quiet: the CPUs that claims want quiet.
+        nodes: the CPUs of each NUMA node; an interrupt of a device that is near a node starts on its CPUs.
     """
 
     online: CPUSet
@@ -179,19 +180,19 @@ class Machine(msgspec.Struct, frozen=True):
 
     @property
     def housekeeping(self) -> CPUSet:
-        """Return where host work goes that may not stay: the reserved CPUs, or all that no quiet claim has."""
+        """Return the CPUs for host work that has to move: the reserved CPUs, or all that no claim wants quiet."""
         left = self.online - self.quiet
         return left & self.reserved or left
 
 
 def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine, unread: Collection[str] = ()) -> Tuning:
-    """Decide what to note and what to write, so that every setting is as the claims need it.
+    """Decide what to note and what to write, so that every setting becomes what the claims need.
 
     Args:
-        settings: all settings as they are now; one on record that is missing is gone, or unread.
-        notes: what is on record of them.
-        machine: the CPUs, with those that claims want to be quiet.
-        unread: the paths of settings that are there and cannot be read now; what is on record of them stays.
+        settings: all settings as they are now. A setting on record that is missing here is gone, or unread.
+        notes: the record of the settings.
+        machine: the CPUs, with those that claims want quiet.
+        unread: the paths of settings that exist and cannot be read now; their record stays.
     """
     noted = {path: known for path, known in notes.settings.items() if path in unread}
     writes: list[Write] = []
@@ -206,9 +207,9 @@ def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine, un
             if str(aim) != known.original:
                 noted[setting.path] = known
             continue
-        # irqbalance heeds it later.
-        told = known.given if setting.kind is Kind.BANNED else ()
-        given = tuple(dict.fromkeys((*told, str(setting.cpus), str(aim))))
+        # irqbalance applies a change later, so what it was sent before may still be in effect.
+        sent = known.given if setting.kind is Kind.BANNED else ()
+        given = tuple(dict.fromkeys((*sent, str(setting.cpus), str(aim))))
         noted[setting.path] = msgspec.structs.replace(known, given=given)
         writes.append(Write(setting, aim))
     seen = interrupts if NEW_INTERRUPTS in noted else None
@@ -222,7 +223,7 @@ def _is_due(setting: Setting, known: Noted, aim: CPUSet) -> bool:
 
 
 def _known(setting: Setting, noted: Noted | None) -> Noted | None:
-    """Return what is on record of a setting; what it is now if somebody else has changed it; None if it is new."""
+    """Return the record of a setting, with its present value as original if another program changed it; None if new."""
     now = str(setting.cpus)
     if noted is None or noted.owner != setting.owner:
         return None
@@ -232,10 +233,10 @@ def _known(setting: Setting, noted: Noted | None) -> Noted | None:
 
 
 def _begun(setting: Setting, notes: TuningNotes, machine: Machine) -> Noted:
-    """Return what a setting that is not on record was without claims: what it is, unless it has come since.
+    """Return a record with the original of a setting that has none: its present value, unless it was created since.
 
-    An interrupt begins on the CPUs of `/proc/irq/default_smp_affinity`, or those of them near its device
-    (irq_setup_affinity() in kernel/irq/manage.c); its driver may have said otherwise.
+    An interrupt starts on the CPUs of `/proc/irq/default_smp_affinity`, or those of them near its device
+    (irq_setup_affinity() in kernel/irq/manage.c), unless its driver chose others.
     """
     now, default = str(setting.cpus), notes.settings.get(NEW_INTERRUPTS)
     plain = Noted(original=now, owner=setting.owner)
@@ -252,7 +253,7 @@ def _begun(setting: Setting, notes: TuningNotes, machine: Machine) -> Noted:
 
 
 def goal(kind: Kind, original: CPUSet, machine: Machine) -> CPUSet:
-    """Return the CPUs that a setting is to allow besides `Setting.needed`, by its original and those to be quiet."""
+    """Return the CPUs that a setting should allow in addition to `Setting.needed`."""
     if kind in _GRANTS:
         return original
     if kind in _ALL_OR_SOME and not original:
@@ -270,14 +271,14 @@ def noted_after(
     unread: Collection[str] = (),
     failed: Collection[str] = (),
 ) -> TuningNotes:
-    """Return what stays on record once everything was written.
+    """Return the notes after everything was written.
 
     Args:
         tuned: what was decided.
-        after: the settings that were written, as they are now, by path; one that is gone or unread is missing.
-        refused: the paths of those that the kernel refused to change, with the reasons.
-        unread: the paths of those that are there and could not be read again.
-        failed: the paths of those that could not be written.
+        after: the settings that were written, as they are now, by path; without those that are gone or unread.
+        refused: the kernel's reason for each setting that it refused to change, by path.
+        unread: the paths of settings that exist and could not be read again.
+        failed: the paths of settings that could not be written.
     """
     noted = dict(tuned.notes.settings)
     for write in tuned.writes:
@@ -288,34 +289,34 @@ def noted_after(
         elif path in unread:
             noted[path] = known
         elif path in refused and known.assumed:
-            continue  # the kernel places it itself, so what new interrupts get is nothing to it
+            continue  # the kernel places it itself, so the CPUs for new interrupts do not apply to it
         elif path in refused and str(write.setting.cpus) == known.original:
-            # One that could be changed before will be again: it is tried with the next look.
+            # This is the first change. A setting that could be changed before is tried again at the next check.
             noted[path] = msgspec.structs.replace(known, given=(), refused=refused[path])
         elif now is not None and str(now.cpus) != known.original:
-            # The kernel may have taken the value otherwise than it was written.
+            # The kernel may have stored another value than the one that was written.
             given = known.given if str(now.cpus) in known.given else (*known.given, str(now.cpus))
             noted[path] = msgspec.structs.replace(known, given=given)
     return msgspec.structs.replace(tuned.notes, settings=noted)
 
 
-# The sentences about what stays on quiet CPUs, what came back to them, and what cannot be restored.
+# The sentences about host work that stays on quiet CPUs or came back, and about settings that cannot be restored.
 
 
-NO_CONTAINERS: Final = "which containers are to be partitions is not known"
+NO_CONTAINERS: Final = "it is not known which containers should become partitions"
 
 
 def unrestorable(notes: TuningNotes) -> tuple[str, ...]:
-    """Return the sentence on settings that cannot be put back, if there are any."""
+    """Return a sentence if settings cannot be restored."""
     sentence = (
-        f"the settings from before claims changed them are lost ({notes.lost}), so they stay as they "
-        "are now: reboot the node, which resets them"
+        f"the original settings are lost ({notes.lost}), so the settings stay as they are now: "
+        "reboot the node, which resets them"
     )
     return (sentence,) if notes.lost else ()
 
 
 def no_right(write: Write, error: OSError) -> str:
-    """Return the error for a setting that cannot be written at all, and what is needed to write it."""
+    """Return the error for a setting that this process may not write, and what it needs."""
     return (
         f"/{write.setting.path} cannot be written: {error.strerror}; isolation: quiet needs the node's own /proc and "
         "/sys writable, as deploy/components/isolation mounts them"
@@ -323,7 +324,7 @@ def no_right(write: Write, error: OSError) -> str:
 
 
 def returned(tuned: Tuning, noted: TuningNotes, machine: Machine) -> str:
-    """Return what another program has put on quiet CPUs since it was taken off them; empty if nothing."""
+    """Return which interrupts or other work another program has put back on quiet CPUs; empty if none."""
     known = noted.settings
     back = [
         _name(write.setting.path, write.setting.owner)
@@ -336,7 +337,7 @@ def returned(tuned: Tuning, noted: TuningNotes, machine: Machine) -> str:
     if not back:
         return ""
     cause = "an irqbalance whose socket is not in /run/irqbalance does that"
-    return f"another program has put {back[0]} there again ({len(back)} in all); {cause}"
+    return f"another program has put {back[0]} there again ({len(back)} in total); {cause}"
 
 
 def refused_settings(tuned: Tuning, final: TuningNotes, failures: Mapping[str, OSError]) -> Iterator[str]:
@@ -347,29 +348,29 @@ def refused_settings(tuned: Tuning, final: TuningNotes, failures: Mapping[str, O
         yield _unmoved(path, tuned.notes.settings[path].owner, reasons[path])
 
 
-def unread_settings(noted: Mapping[str, Noted], seen: Collection[str], said: Iterable[str]) -> Iterator[str]:
-    """Yield a sentence for each setting on record that was not read, so that it is neither moved nor put back.
+def unread_settings(noted: Mapping[str, Noted], seen: Collection[str], sentences: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence for each setting on record that was not read, and is therefore neither changed nor restored.
 
     Args:
         noted: the settings on record, by path.
         seen: the paths of the settings that were read.
-        said: the sentences on what stays that there are already.
+        sentences: the sentences about work that stays that exist already.
     """
-    said = tuple(said)
-    unlooked = any(sentence.startswith(NO_CONTAINERS) for sentence in said)
+    sentences = tuple(sentences)
+    partitions_unknown = any(sentence.startswith(NO_CONTAINERS) for sentence in sentences)
     for path in sorted(noted.keys() - seen):
-        if unlooked and path.endswith(f"/{EXCLUSIVE}"):
+        if partitions_unknown and path.endswith(f"/{EXCLUSIVE}"):
             continue
-        what = path.removeprefix(UNITS) if path.startswith(UNITS) else f"/{path}"
-        if not any(what in sentence for sentence in said):
+        name = path.removeprefix(UNITS) if path.startswith(UNITS) else f"/{path}"
+        if not any(name in sentence for sentence in sentences):
             yield (
-                f"{what} cannot be read now, or is known to another version alone: it stays as it is, and on record "
-                f"with the CPUs that it had before ({noted[path].original or 'none named'})"
+                f"{name} cannot be read now, or only another version of the driver knows it: it stays unchanged, and "
+                f"on record with its original CPUs ({noted[path].original or 'none named'})"
             )
 
 
 def kernels_words(error: OSError) -> str:
-    """Return what the kernel says; an error that says nothing is called by its name."""
+    """Return the kernel's message, or the name of the error if it has none."""
     return (error.strerror or str(error)).strip() or type(error).__name__
 
 

@@ -55,9 +55,9 @@ from dranode.driver.machine.root import BOOT_ID, Root, boot_id
 
 log = logging.getLogger(__name__)
 
-# Nothing can be written at all, so that a claim would get nothing of what it asks for.
+# Nothing can be written, so a claim would get none of the isolation that it asks for.
 _NO_RIGHT: Final = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
-# The interrupt is the kernel's own to place (managed, or one of a CPU): EIO, and EPERM from recent kernels.
+# The kernel places the interrupt itself (managed or per-CPU interrupts): EIO, and EPERM on recent kernels.
 _NEVER: Final = frozenset((errno.EIO, errno.EPERM))
 
 
@@ -65,11 +65,11 @@ class Tuner(msgspec.Struct):
     """The settings of one machine.
 
     Attributes:
-        root: the machine's files: those of the node, not of a pod.
+        root: the node's files, not those of the pod.
         reserved: the CPUs that no claim gets.
         peers: irqbalance and systemd of the node.
-        remaining: what still runs on quiet CPUs and why, a sentence each, by the last look.
-        must_notify: whether other processes know other CPUs than are to be quiet now.
+        remaining: one sentence for each reason why host work still runs on quiet CPUs, as last checked.
+        must_notify: whether irqbalance and systemd know of other quiet CPUs than those of now.
     """
 
     root: Root
@@ -82,7 +82,7 @@ class Tuner(msgspec.Struct):
     _partitioned: frozenset[str] = frozenset()
 
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
-        """Bring every setting that the kernel has into the state that these claims need; see `Tunes.tune`.
+        """Set every setting in the kernel's files to what these claims need; see `Tunes.tune`.
 
         Raises:
             ClaimError: no setting can be written, or no CPU is left for interrupts.
@@ -95,20 +95,20 @@ class Tuner(msgspec.Struct):
             self._report(unrestorable(noted), machine)
             return
         if machine.quiet and not machine.housekeeping:
-            # CPUs went offline under claims that were prepared. None of them may keep another from being unprepared.
-            stays = f"all CPUs that are online ({machine.online}) are to be quiet, so nothing is moved"
+            # CPUs of prepared claims went offline. This must not prevent other claims from being unprepared.
+            stays = f"claims want all online CPUs ({machine.online}) quiet, so nothing is moved"
             self._report((stays,), machine)
             return
         partitions, unseen = self._partitions(claims)
         granted = tuple(partition for partition in partitions if not partition.others)
-        # Where containers are not known, what their partitions were granted stays.
+        # If the containers are not known, the CPUs that were granted to their partitions stay.
         needed = exclusive_settings(self.root, granted, () if unseen else noted.settings)
         settings = (*self._settings(noted.settings), *needed)
-        told = frozenset(filter(is_peers, noted.settings))
-        paths = told | {setting.path for setting in settings}
+        peer_paths = frozenset(filter(is_peers, noted.settings))
+        paths = peer_paths | {setting.path for setting in settings}
         unseen_paths = (noted.settings.keys() | (noted.interrupts or {}).keys()) - paths
-        unread = told | self._unread(unseen_paths)
-        self._peers_have = bool(told)
+        unread = peer_paths | self._unread(unseen_paths)
+        self._peers_have = bool(peer_paths)
         self.must_notify = self.peers.there and machine.quiet != self._notified
         tuned = tuning(settings, noted, machine, unread)
         notes.write(tuned.notes.document())
@@ -117,15 +117,15 @@ class Tuner(msgspec.Struct):
         failures = self._write(tuned)
         final = self._with_begun(self._noted_after(tuned, failures), claims)
         notes.write(final.document())
-        by_systemd = bool(self.peers.by_systemd) or any(path.startswith(UNITS) for path in told)
+        by_systemd = bool(self.peers.by_systemd) or any(path.startswith(UNITS) for path in peer_paths)
         kept = unmovable(self.root, paths, by_systemd=by_systemd) if machine.quiet else ()
-        others = (*self.peers.said, *kept)
+        others = (*self.peers.sentences, *kept)
         others = (*others, *unread_settings(final.settings, paths, (*unseen, *others)))
         remaining = (*refused_settings(tuned, final, failures), *unseen, *self._partition(partitions), *others)
         self._report((*unrestorable(noted), *remaining), machine)
 
     def notify(self, locked: LockedTuning) -> bool:
-        """Have irqbalance and systemd heed the claims, with the lock held only to decide; see `Tunes.notify`."""
+        """Tell irqbalance and systemd about the claims, holding the lock only to decide; see `Tunes.notify`."""
         if not (self.must_notify or self._notified or self._peers_have):
             return False
         with locked() as (claims, notes):
@@ -144,24 +144,24 @@ class Tuner(msgspec.Struct):
             noted = self.peers.noted_after(tuned, outcome, self._noted(notes))
             notes.write(noted.document())
         self.peers.report(asked, tuned, outcome, noted)
-        return by_systemd != self.peers.by_systemd or bool(set(self.peers.said) - set(self.remaining))
+        return by_systemd != self.peers.by_systemd or bool(set(self.peers.sentences) - set(self.remaining))
 
     def _noted(self, notes: Notes) -> TuningNotes:
-        """Return what is on record of this boot; where it is not known which boot this is, nothing may be forgotten."""
+        """Return the notes of this boot. Without a boot id, notes must not be taken for those of an earlier boot."""
         document, boot = notes.read(), boot_id(self.root)
         if isinstance(document, Mapping) and document.get("boot") and not boot:
-            raise ClaimError(f"/{BOOT_ID} cannot be read, so it is not known whether settings are to be put back")
+            raise ClaimError(f"/{BOOT_ID} cannot be read, so it is not known whether settings must be restored")
         try:
             read = TuningNotes.read(document, boot)
             return replace(read, lost=read.lost or notes.lost)
         except DocumentError as error:
             raise ClaimError(
-                f"the settings from before claims changed them are on record in a form of another version ({error}); "
-                "go back to that version, or reboot the node, which resets them"
+                f"the original settings are on record in a form that this version cannot read ({error}); "
+                "go back to the version that wrote it, or reboot the node, which resets them"
             ) from error
 
     def _with_begun(self, notes: TuningNotes, claims: Collection[Record]) -> TuningNotes:
-        """Return the notes with the counters of every claim's CPUs as they were when it had them to itself."""
+        """Return the notes with the counters of every claim's CPUs at the time when it first had them to itself."""
         begun = {claim.uid: notes.begun[claim.uid] for claim in claims if claim.uid in notes.begun}
         fresh = [claim for claim in claims if claim.uid not in begun]
         now = read_cpu_counters(self.root) if fresh else CPUCounters()
@@ -175,11 +175,11 @@ class Tuner(msgspec.Struct):
         return noted_after(tuned, after, own, self._unread(settings.keys() - after.keys()), failures)
 
     def _unread(self, paths: Iterable[str]) -> frozenset[str]:
-        """Return the paths of settings that are there, of those that were not read."""
+        """Return the paths, among those that were not read, of settings that exist."""
         return frozenset(path for path in paths if not is_gone(self.root, path))
 
     def _partitions(self, claims: Iterable[Record]) -> tuple[tuple[Partition, ...], tuple[str, ...]]:
-        """Return the containers that are to be partitions, and why they are not known."""
+        """Return the containers that should become partitions, or a sentence if they are not known."""
         try:
             return tuple(find_partitions(self.root, claims)), ()
         except MachineError as error:
@@ -188,13 +188,13 @@ class Tuner(msgspec.Struct):
     def _partition(self, partitions: Iterable[Partition]) -> Iterator[str]:
         made: set[str] = set()
         for partition in partitions:
-            what = f"the container in /{partition.folder} is not a partition"
+            failure = f"the container in /{partition.folder} is not a partition"
             if partition.others:
-                yield f"{what}: it runs on CPUs {partition.others} too, which no claim wants in one"
+                yield f"{failure}: it also runs on CPUs {partition.others}, which no claim wants in one"
                 continue
             reason = make_partition(self.root, partition)
             if reason is not None:
-                yield f"{what}: the kernel says {reason}"
+                yield f"{failure}: the kernel says {reason}"
                 continue
             made.add(partition.folder)
             if partition.folder not in self._partitioned:
@@ -205,10 +205,10 @@ class Tuner(msgspec.Struct):
         quiet = CPUSet.union(isolated_cpus(claim, Isolation.QUIET) for claim in claims)
         online = read_online(self.root)
         if quiet and not online:
-            raise ClaimError("the kernel does not say which CPUs are online, so interrupts cannot be moved")
+            raise ClaimError("the kernel does not report which CPUs are online, so interrupts cannot be moved")
         if quiet and online <= quiet and any(claim.state is ClaimState.STARTED for claim in claims):
             raise ClaimError(
-                f"claims want all online CPUs ({online}) to be quiet, but interrupts need one; "
+                f"claims want all online CPUs ({online}) quiet, but interrupts need one; "
                 "ask for fewer CPUs, or leave out isolation"
             )
         return Machine(online, self.reserved, quiet, cpus_of_nodes(self.root))
@@ -219,18 +219,18 @@ class Tuner(msgspec.Struct):
         except MachineError as error:
             raise ClaimError(f"{error}; isolation: quiet needs the node's own /proc (docs/isolation.md)") from error
         if self.peers.by_systemd is not False or any(path.startswith(UNITS) for path in noted):
-            # Where systemd answers, or has not been asked yet, it writes to their cgroups what their units say. What
-            # was written there before goes back.
+            # If systemd answers, or has not been asked yet, it owns the slices' cgroups: it would overwrite what is
+            # written there. They get back their original values, and systemd is asked instead (`notify`).
             settings = tuple(
                 replace(setting, kept=True) if setting.kind is Kind.SLICE else setting for setting in settings
             )
         return settings
 
     def _write(self, tuned: Tuning) -> dict[str, OSError]:
-        """Write what was decided, and return what the kernel refused, by path; what is gone needs no change.
+        """Make the changes, and return what the kernel refused, by path; settings that are gone are skipped.
 
         Raises:
-            ClaimError: something cannot be written at all; what can be is written all the same.
+            ClaimError: this process may not write a setting; the others are written all the same.
         """
         failures: dict[str, OSError] = {}
         denied: ClaimError | None = None
@@ -254,7 +254,7 @@ class Tuner(msgspec.Struct):
             every = every_cpu(self.root)
             if write.setting.kind is not Kind.SLICE or write.cpus or error.errno != errno.ENOSPC or not every:
                 raise
-            # A cgroup with processes cannot go back to having no CPUs of its own; all CPUs mean the same.
+            # A cgroup with processes cannot return to an empty set (ENOSPC); the set of all CPUs means the same.
             self.root.write(write.setting.path, write.setting.text(every))
 
     def _report(self, remaining: tuple[str, ...], machine: Machine) -> None:

@@ -240,7 +240,7 @@ def test_a_cpu_that_goes_offline_shrinks_its_group_and_impairs_the_claim_that_ho
     (what,) = world.api.occurrences
     assert isinstance(what, ClaimImpaired)
     assert (what.claim.name, what.reason, [pod.name for pod in what.pods]) == ("a", "CPUsOffline", ["pod-a"])
-    assert "CPUs 1 are offline that claim default/a holds, which runs on 0 alone instead of 0-1" in what.sentence
+    assert "claim default/a holds CPUs 1, which are offline, and runs only on 0 instead of 0-1" in what.sentence
     assert world.service is not None
     assert world.service.lifecycle is not None
     assert set(world.service.lifecycle.status().impaired) == {"uid-a"}

@@ -35,7 +35,7 @@ def test_a_cpu_without_files_of_its_own_is_in_the_package_that_names_it_and_make
         files |= cpu_files(cpu, physical_package_id="1", package_cpus_list="0-3")
     topology = read_topology(machine(files))
     assert topology.packages == {1: CPUSet(range(4))}
-    assert topology.warnings == ("the CPUs 3 have no physical_package_id, and others have one",)
+    assert topology.warnings == ("CPUs 3 have no physical_package_id, but other CPUs have one",)
 
 
 @pytest.mark.parametrize(

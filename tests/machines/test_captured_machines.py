@@ -89,7 +89,7 @@ def test_what_makes_each_capture_interesting_is_seen() -> None:
     offlines = read_topology(captured("16em64t-4s2c2t-offlines"))
     assert str(offlines.offline) == "2,5,13-14"
     buggy = read_topology(captured("8em64t-2s2ca2c-buggynuma"))
-    assert buggy.warnings == ("NUMA nodes 0 and 1 both list cpu0; it counts as on the lower one",)
+    assert buggy.warnings == ("NUMA nodes 0 and 1 both list cpu0; the lower one is used",)
     gpu_nodes = read_topology(captured("nvidiagpunumanodes"))
     assert gpu_nodes.memory_nodes == {0, 8, *range(250, 256)}
     assert gpu_nodes.smt

@@ -99,7 +99,7 @@ def test_every_field_is_read() -> None:
         ({"cfsQuota": "off"}, ".cfsQuota", '"off" is not one of keep, unlimited'),
         ({"spread": "packed"}, ".spread", "expected object"),
         ({"spread": {"policy": "numa-distributed", "group": 0}}, ".spread.group", ">= 1"),
-        ({"spread": {"group": 2}}, ".spread.group", "numa-distributed only, not for packed"),
+        ({"spread": {"group": 2}}, ".spread.group", "only for the policy numa-distributed, not for packed"),
         ({"cpuset": "2", "threads": "full-core"}, ".threads", "cannot be combined with a cpuset"),
         ({"cpuset": "2", "l3": "prefer"}, ".l3", "cannot be combined with a cpuset"),
         ({"cpuset": "2", "spread": {}}, ".spread", "cannot be combined with a cpuset"),
@@ -140,7 +140,7 @@ def test_claims_override_classes_field_by_field_in_list_order() -> None:
 @pytest.mark.parametrize("fields", [{"threads": "full-core"}, {"l3": "require"}, {"spread": {}}])
 def test_a_cpuset_and_a_class_that_places_do_not_go_together(fields: dict[str, Any]) -> None:
     with pytest.raises(
-        ClaimError, match=r"config\[1\]: a cpuset says which CPUs, so it cannot .* which config\[0\] sets"
+        ClaimError, match=r"config\[1\]: a cpuset names the CPUs, so it cannot .* which config\[0\] sets"
     ):
         merged(own(**fields), {"cpuset": "2-3"})
 

@@ -213,7 +213,7 @@ def test_a_half_reserved_core_is_not_promised_where_cores_are_whole() -> None:
     first, _ = published(EXAMPLE, options)
     assert first["capacity"]["dra.cpu/cpu"]["value"] == "6"
     assert left_out(EXAMPLE, options) == (
-        "CPUs 8 share a core with reserved CPUs, so --threads full-core hands none of them out",
+        "CPUs 8 share a core with reserved CPUs, so with --threads full-core no claim gets them",
     )
 
 
@@ -408,13 +408,13 @@ def test_reserved_cpus_must_exist_and_leave_something() -> None:
     check_reserved(CPUOptions(reserved=cpus("0-14,16")), offline)
     with pytest.raises(UsageError, match=r"--reserved-cpus 14-20 names CPUs .* does not have: 18-20; it has 0-17"):
         check_reserved(CPUOptions(reserved=cpus("14-20")), offline)
-    with pytest.raises(UsageError, match="--reserved-cpus 0-15 leaves no CPU to hand out"):
+    with pytest.raises(UsageError, match="--reserved-cpus 0-15 leaves no CPU for claims"):
         check_reserved(CPUOptions(reserved=cpus("0-15")), offline)
-    with pytest.raises(UsageError, match="--reserved-cpus 0-16 leaves no CPU to hand out: 0-15 are all"):
+    with pytest.raises(UsageError, match="--reserved-cpus 0-16 leaves no CPU for claims: only 0-15 are online"):
         check_reserved(CPUOptions(reserved=cpus("0-16")), offline)
     firsts = CPUSet(core.first() for core in EXAMPLE.cores)
     check_reserved(CPUOptions(reserved=firsts), offline)
-    with pytest.raises(UsageError, match="leaves no whole core to hand out with --threads full-core"):
+    with pytest.raises(UsageError, match="leaves no whole core for claims with --threads full-core"):
         check_reserved(CPUOptions(reserved=firsts, threads=Threads.FULL_CORE), offline)
 
 

@@ -142,7 +142,7 @@ class TestOpaqueCpusets:
     def test_cpus_that_are_not_online_are_named(self) -> None:
         machine = replace(MACHINES["M4"], offline=cpus("8"))
         for named, said in (
-            ("99,100", "contain offline cores: 99-100; this machine has no CPU 99-100, but 0-8"),
+            ("99,100", "contain offline cores: 99-100; this machine has no CPU 99-100, only 0-8"),
             ("0,8", "contain offline cores: 8"),
         ):
             asked = claim([result("cpudevmachine", 2)], [config(self.form2(named))])
@@ -183,7 +183,7 @@ def test_a_cpuset_stays_inside_the_group_that_was_allocated() -> None:
 
 def test_a_cpuset_that_splits_cores_is_refused_where_whole_cores_are_handed_out() -> None:
     asked = claim([result("cpudevmachine", 2)], [config({"cpuset": "0-1"})])
-    with pytest.raises(ClaimError, match="split cores, and this node hands out whole ones: 4-5 are missing"):
+    with pytest.raises(ClaimError, match="split cores, but this node hands out whole cores: 4-5 are missing"):
         granted(MACHINES["M4"], asked, CPUOptions(group_by=GroupBy.MACHINE, threads=Threads.FULL_CORE))
 
 
@@ -198,7 +198,7 @@ def test_too_little_left_because_of_others_is_a_conflict_that_names_them() -> No
 
 
 def test_more_than_a_group_ever_has_is_no_conflict() -> None:
-    with pytest.raises(ClaimError, match="which has 3 left: 1,4-5; 4 are handed out in all: 0-1,4-5") as raised:
+    with pytest.raises(ClaimError, match="which has 3 left: 1,4-5; claims may get 4 in total: 0-1,4-5") as raised:
         granted(MACHINES["M4"], claim([result("cpudevnuma000", 5)]), held=holding(other="0"))
     assert not isinstance(raised.value, ClaimConflictError)
 
@@ -291,7 +291,7 @@ def test_local_memory_of_which_the_kernel_says_nothing_is_refused_without_a_clai
     nowhere = replace(
         MACHINES["M4"], cpus={number: replace(cpu, numa=None) for number, cpu in MACHINES["M4"].cpus.items()}
     )
-    with pytest.raises(ClaimError, match="but no NUMA node claims the CPUs 0,2; leave out"):
+    with pytest.raises(ClaimError, match="but no NUMA node lists CPUs 0,2; leave out"):
         granted(nowhere, asked, MACHINE)
 
 
@@ -413,7 +413,7 @@ def test_no_claim_gets_more_isolation_than_is_allowed(isolation: Isolation, limi
     options = CPUOptions(max_isolation=limit)
     if isolation.level > limit.level:
         with pytest.raises(
-            ClaimError, match=rf"asks for isolation: {isolation}, and this node allows no more than {limit}"
+            ClaimError, match=rf"asks for isolation: {isolation}, but this node allows no more than {limit}"
         ):
             granted(MACHINES["M1"], asked, options)
     else:

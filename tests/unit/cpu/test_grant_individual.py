@@ -74,7 +74,7 @@ def test_admin_access_takes_nothing_from_the_holder() -> None:
 
 @pytest.mark.parametrize("threads", ["full-core", "one-per-core"])
 def test_whole_cores_are_verified_over_all_requests(threads: str) -> None:
-    with pytest.raises(ClaimError, match=f"demands threads: {threads}, but was allocated 0-1,4, .* 5 are missing"):
+    with pytest.raises(ClaimError, match=f"requires threads: {threads}, but was allocated 0-1,4, .* 5 are missing"):
         take(SMT, "cpu000 cpu004 cpu001", config(own(threads=threads)))
 
 
@@ -123,7 +123,7 @@ def test_one_per_core_runs_on_one_thread_of_each_core() -> None:
 def test_an_l3_is_verified() -> None:
     demand = config(own(l3="require"))
     assert str(take(SMT, "cpu000 cpu001", demand).cpus) == "0-1"
-    with pytest.raises(ClaimError, match="demands l3: require, but was allocated 1-2"):
+    with pytest.raises(ClaimError, match="has l3: require, but was allocated 1-2"):
         take(SMT, "cpu001 cpu002", demand)
 
 

@@ -71,7 +71,7 @@ def test_a_group_is_unhealthy_only_when_its_last_cpu_is_gone() -> None:
     machine.online = "0-2"
     assert unhealthy(driver) == {}
     machine.online = "0-1"
-    assert unhealthy(driver) == {"cpudevnuma001": "every CPU of the group that may be handed out is offline"}
+    assert unhealthy(driver) == {"cpudevnuma001": "every CPU of the group that claims may get is offline"}
 
 
 def test_a_machine_that_is_left_with_its_reserved_cpus_publishes_nothing_and_goes_on() -> None:
@@ -79,7 +79,7 @@ def test_a_machine_that_is_left_with_its_reserved_cpus_publishes_nothing_and_goe
     driver.discover()
     machine.online = "0"
     assert driver.discover().devices == ()
-    assert unhealthy(driver) == {"cpudevnuma000": "every CPU of the group that may be handed out is offline"}
+    assert unhealthy(driver) == {"cpudevnuma000": "every CPU of the group that claims may get is offline"}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_machine_that_is_left_with_its_reserved_cpus_publishes_nothing_and_goe
             "2-3",
             "2-3",
             (
-                "CPUs 3 are offline that claim default/a holds, which runs on 2 alone instead of 2-3: "
+                "claim default/a holds CPUs 3, which are offline, and runs only on 2 instead of 2-3: "
                 "bring them back or recreate its pods"
             ),
         ),
@@ -100,7 +100,7 @@ def test_a_machine_that_is_left_with_its_reserved_cpus_publishes_nothing_and_goe
             "2-3",
             "2-3",
             (
-                "CPUs 2-3 are offline that claim default/a holds, which runs on the shared CPUs meanwhile: "
+                "claim default/a holds CPUs 2-3, which are offline, and runs on the shared CPUs meanwhile: "
                 "bring them back or recreate its pods"
             ),
         ),
@@ -109,7 +109,7 @@ def test_a_machine_that_is_left_with_its_reserved_cpus_publishes_nothing_and_goe
             "2",
             "2,6",
             (
-                "CPUs 6 are offline that claim default/a holds, which runs on 2 as before: "
+                "claim default/a holds CPUs 6, which are offline, and runs on 2 as before: "
                 "bring them back or recreate its pods"
             ),
         ),

@@ -136,9 +136,12 @@ def test_one_that_does_not_answer_is_named_with_what_to_do(tmp_path: Path) -> No
     for folder, sentence in [
         (
             tmp_path,
-            "/run/irqbalance/irqbalance7.sock does not answer ('what?' names no banned CPUs): an irqbalance may",
+            "/run/irqbalance/irqbalance7.sock does not answer ('what?' names no banned CPUs): it may",
         ),
-        (tmp_path / "file", "/run/irqbalance cannot be listed (Not a directory), so an irqbalance may put interrupts"),
+        (
+            tmp_path / "file",
+            "/run/irqbalance cannot be listed (Not a directory); if an irqbalance runs, it may put interrupts",
+        ),
     ]:
         kernel = Kernel()
         tuner = peered(kernel, balancer=IRQBalance(str(folder)))
@@ -177,7 +180,7 @@ def test_one_that_sleeps_through_a_round_is_informed_and_lives(irqbalance: FakeI
     irqbalance.awake.clear()
     settle(tuner, [A, B], notes)
     (sentence,) = [each for each in tuner.remaining if "irqbalance" in each]
-    assert "does not answer (timed out): it follows what it was told within two of its rounds" in sentence
+    assert "does not answer (timed out): it applies the last change within two of its rounds" in sentence
     settle(tuner, [A, B], notes)
     irqbalance.awake.set()
     eventually(lambda: banned(irqbalance) == "2-3,5,7")
@@ -196,7 +199,7 @@ def test_one_that_sleeps_when_the_first_claim_comes_is_informed_later(irqbalance
     notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
     irqbalance.awake.clear()
     settle(tuner, [A], notes)
-    assert [each for each in tuner.remaining if "does not answer (timed out): an irqbalance may" in each]
+    assert [each for each in tuner.remaining if "does not answer (timed out): it may" in each]
     irqbalance.awake.set()
     settle(tuner, [A], notes)
     assert banned(irqbalance) == "2-3,7"

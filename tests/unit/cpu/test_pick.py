@@ -218,7 +218,7 @@ def test_required_caches_and_whole_cores_hold_together() -> None:
 def test_required_caches_on_a_machine_without_any_are_refused() -> None:
     bare = topology({cpu: (cpu, 0, 0, None) for cpu in range(4)})
     error = _error(bare, "0-3", 2, l3=L3.REQUIRE)
-    assert str(error) == "cannot keep 2 CPUs to L3 caches: this machine reports none; leave it out"
+    assert str(error) == "cannot keep 2 CPUs to L3 caches: this machine reports none; leave out l3: require"
 
 
 def test_the_required_cache_may_be_shared_by_two_numa_nodes() -> None:
@@ -262,14 +262,12 @@ def test_many_nodes_are_shared_out_without_a_search() -> None:
 
 
 def test_a_group_without_distribution_is_a_wrong_use() -> None:
-    with pytest.raises(
-        UsageError, match="a group of 2 CPUs is of use to the policy numa-distributed only, not to packed"
-    ):
+    with pytest.raises(UsageError, match="a group of 2 CPUs is only for the policy numa-distributed, not for packed"):
         pick(SMALL, SMALL.online, 2, group=2)
 
 
 def test_a_group_of_nothing_is_a_wrong_use() -> None:
-    with pytest.raises(UsageError, match="a group of 0 CPUs cannot be handed out"):
+    with pytest.raises(UsageError, match="a group of 0 CPUs is impossible"):
         pick(SMALL, SMALL.online, 2, policy=PickPolicy.NUMA_DISTRIBUTED, group=0)
 
 

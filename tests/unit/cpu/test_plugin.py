@@ -121,7 +121,7 @@ def test_a_host_root_without_the_nodes_files_is_said_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, isolation: str, *, warned: bool
 ) -> None:
     plugin(HostRoot(), {"max_isolation": isolation, "host_root": str(tmp_path)})
-    assert ("claims with isolation beyond cpuset will be refused; --cpu-host-root" in caplog.text) is warned
+    assert ("claims with isolation beyond cpuset will be refused; set --cpu-host-root" in caplog.text) is warned
     assert (f"root={tmp_path}: there is no proc/irq" in caplog.text) is warned
     (tmp_path / "proc" / "irq").mkdir(parents=True)
     caplog.clear()

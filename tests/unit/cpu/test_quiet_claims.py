@@ -99,8 +99,8 @@ def test_more_than_the_administrator_allows_is_refused_in_a_sentence(tmp_path: P
     kernel = Kernel()
     node = started(tmp_path, kernel, max_isolation="cpuset")
     assert reason(prepare(node, A)["a"]) == (
-        'request "r" of claim default/a asks for isolation: quiet, and this node allows no more than cpuset '
-        "(--max-isolation); ask for less, or have its administrator allow it"
+        'request "r" of claim default/a asks for isolation: quiet, but this node allows no more than cpuset '
+        "(--max-isolation); ask for less, or let its administrator allow more"
     )
     assert kernel.written == []
     assert node.records() == ()
@@ -322,7 +322,7 @@ def test_settings_whose_originals_are_lost_are_said_until_the_next_boot(
     assert unprepare(again, A) == {A.metadata.uid: None}
     again.tune()
     assert values(kernel, ALL) == ["0-1,4-7", "2", "5", "f3", "f3", "00", "00", "0-1,4-7"], "nothing is guessed"
-    sentence = "the settings from before claims changed them are lost"
+    sentence = "the original settings are lost"
     assert caplog.text.count(sentence) == 1
     assert isinstance(again.plugin, CPUPlugin)
     assert sentence in (again.plugin.remaining or ("",))[0]

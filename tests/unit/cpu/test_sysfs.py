@@ -30,7 +30,7 @@ class TestOnline:
         assert str(topology.offline) == "1"
 
     def test_no_cpu_online_is_refused(self) -> None:
-        with pytest.raises(MachineError, match="no CPU is online by /sys/devices/system/cpu/online"):
+        with pytest.raises(MachineError, match="no CPU is online according to /sys/devices/system/cpu/online"):
             read_topology(machine({f"{CPU}/online": "\n"}))
 
     def test_a_machine_without_any_files_is_refused(self) -> None:
@@ -99,7 +99,7 @@ class TestCores:
             files |= cpu_files(cpu, thread_siblings_list="0-1")
         topology = read_topology(machine(files))
         assert [str(core) for core in topology.cores] == ["0-1", "2", "3"]
-        assert topology.warnings == ("the core reported for cpu2 is that of 0-1",)
+        assert topology.warnings == ("the core files of cpu2 list CPUs 0-1 and not cpu2 itself",)
 
     def test_cpus_that_disagree_follow_the_lower_one_with_one_warning(self) -> None:
         files = {f"{CPU}/online": "0-2"} | cpu_files(0, core_cpus_list="0-1")
@@ -183,7 +183,7 @@ class TestL3:
         files |= {f"{CPU}/cpu0/cache/index3/shared_cpu_list": "0", f"{CPU}/cpu1/cache/index3/shared_cpu_list": "0-1"}
         topology = read_topology(machine(files))
         assert [str(cpus) for cpus in topology.l3] == ["0", "1"]
-        assert topology.warnings == ("cpu1 claims a share of an L3 cache that does not name it",)
+        assert topology.warnings == ("cpu1 lists an L3 cache together with CPUs that have another one",)
 
     @pytest.mark.parametrize(
         ("ids", "expected"),
@@ -243,7 +243,7 @@ class TestNuma:
         files = {f"{CPU}/online": "0-3"} | {f"{NODE}/node{node}/cpulist": "0-3" for node in (2, 10)}
         topology = read_topology(machine(files))
         assert {cpu.numa for cpu in topology.cpus.values()} == {2}
-        assert topology.warnings == ("NUMA nodes 2 and 10 both list cpu0; it counts as on the lower one",)
+        assert topology.warnings == ("NUMA nodes 2 and 10 both list cpu0; the lower one is used",)
 
     def test_without_numa_information_all_cpus_are_on_node_0(self) -> None:
         topology = read_topology(machine({f"{CPU}/online": "0-1"}))
@@ -255,9 +255,7 @@ class TestNuma:
         topology = read_topology(machine({f"{CPU}/online": "0-1", f"{NODE}/node0/cpulist": ""}))
         assert topology.numa == {}
         assert topology.cpus[0].numa is None
-        assert topology.warnings == (
-            "no NUMA node claims a CPU, though there are nodes; the CPUs are published without one",
-        )
+        assert topology.warnings == ("none of the NUMA nodes lists a CPU; the CPUs are published without a NUMA node",)
 
     @pytest.mark.parametrize(
         ("files", "links", "sentence"),
@@ -352,11 +350,11 @@ class TestUnbelievable:
             files |= cpu_files(cpu, package_cpus_list="0-3", physical_package_id="36")
         assert read_topology(machine(files)).warnings == ()
         assert read_topology(machine(files | cpu_files(2, physical_package_id="3"))).warnings == (
-            "the CPUs 0-3 share a package, which is 3 and 36 by their ids",
+            "CPUs 0-3 share a package, but their physical_package_id is 3 or 36",
         )
         del files[f"{CPU}/cpu2/topology/physical_package_id"]
         assert read_topology(machine(files)).warnings == (
-            "the CPUs 2 have no physical_package_id, and others have one",
+            "CPUs 2 have no physical_package_id, but other CPUs have one",
         )
 
     def test_a_file_that_cannot_be_read_is_named_with_the_reason(self) -> None:

@@ -115,7 +115,7 @@ def test_a_container_that_runs_on_other_cpus_too_is_said_to_be_no_partition() ->
     tuner.tune([record()], MemoryNotes(kernel))
     assert partition(kernel) == "member"
     assert exclusive(kernel) == ["", ""]
-    said = "it runs on CPUs 4 too, which no claim wants in one"
+    said = "it also runs on CPUs 4, which no claim wants in one"
     assert tuner.remaining == (f"the container in /{CONTAINER} is not a partition: {said}",)
 
 
@@ -163,7 +163,7 @@ def test_partitions_stay_while_their_cgroups_cannot_be_read_and_that_is_said(
     tuner.tune([record()], notes)
     assert (partition(kernel), exclusive(kernel)) == ("isolated", ["2-3", "2-3"])
     reason = f"{what}: {os.strerror(error)}"
-    assert tuner.remaining == (f"which containers are to be partitions is not known: {reason}",)
+    assert tuner.remaining == (f"it is not known which containers should become partitions: {reason}",)
     kernel.unread.clear()
     tuner.tune([], notes)
     assert exclusive(kernel) == ["", ""]

@@ -219,7 +219,10 @@ def test_notes_of_another_version_are_not_forgotten() -> None:
     tuner.tune([A], notes)
     kept = notes.document
     notes.document = kept | {"settings": {interrupt(24): {"before": "0-7"}}}
-    with pytest.raises(ClaimError, match=r"in a form of another version \(.*\); go back to that version, or reboot"):
+    with pytest.raises(
+        ClaimError,
+        match=r"in a form that this version cannot read \(.*\); go back to the version that wrote it, or reboot",
+    ):
         tuner.tune([], notes)
     assert list(disturbances(kernel, [A], notes.document)) == []
     notes.document = kept
@@ -244,8 +247,8 @@ def test_what_a_later_version_changed_stays_on_record_and_is_said(path: str, ori
         settle(tuner, claims, notes)
         (sentence,) = (sentence for sentence in tuner.remaining if what in sentence)
         assert sentence == (
-            f"{what} cannot be read now, or is known to another version alone: it stays as it is, and on record with "
-            f"the CPUs that it had before ({original or 'none named'})"
+            f"{what} cannot be read now, or only another version of the driver knows it: it stays unchanged, and on "
+            f"record with its original CPUs ({original or 'none named'})"
         )
         assert notes.document["settings"][path]["original"] == original
     assert values(kernel, ALL) == BEFORE
@@ -256,7 +259,7 @@ def test_a_claim_whose_record_is_of_another_version_is_named_and_its_disturbance
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     later = quiet_record("later", "5", isolation="of a later version")
-    with pytest.raises(DocumentError, match="the record of claim default/later is of another version: isolation"):
+    with pytest.raises(DocumentError, match="the record of claim default/later is from another version: isolation"):
         tuner.tune([A, later], notes)
     (found,) = disturbances(kernel, [later], notes.document)
     assert (str(found.cpus), found.count) == ("5", None)
@@ -346,7 +349,7 @@ def test_what_somebody_else_puts_back_is_moved_again_and_logged(caplog: pytest.L
     tuner.tune([A], notes)
     assert values(kernel, (interrupt(24), interrupt(26))) == ["0-1,4-7", "7"]
     (said,) = (record.getMessage() for record in caplog.records)
-    assert said.startswith("cpus=2-3: another program has put interrupt 24 (eth0) there again (1 in all)")
+    assert said.startswith("cpus=2-3: another program has put interrupt 24 (eth0) there again (1 in total)")
     # A device that has the number now was put there by nobody.
     kernel.remove(f"{IRQ}/25")
     kernel.files |= {interrupt(25): "0-7", f"{IRQ}/25/eth2/.": ""}
@@ -367,7 +370,7 @@ def test_without_proc_irq_nothing_is_promised() -> None:
         (WORKQUEUE, "unbound kernel work stays, because there is no /sys/devices/virtual/workqueue/cpumask"),
         (
             "sys/fs/cgroup/cgroup.controllers",
-            "the host's services stay, because /sys/fs/cgroup is not that of cgroup v2",
+            "the host's services stay, because /sys/fs/cgroup is not cgroup v2",
         ),
         (
             SYSTEM,
@@ -397,7 +400,7 @@ def test_what_does_not_read_as_cpus_is_said(path: str, text: str) -> None:
     kernel.files[path] = text
     tuner = Tuner(kernel)
     tuner.tune([A], MemoryNotes(kernel))
-    assert tuner.remaining == (f"what /{path} is for stays, because it is not a list of CPUs",)
+    assert tuner.remaining == (f"the work that /{path} places stays, because it is not a list of CPUs",)
     assert kernel.files[interrupt(25)] == "0-1,4-7"
 
 
@@ -405,10 +408,10 @@ def test_what_does_not_read_as_cpus_is_said(path: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("hidden", "sentence"),
     [
-        (interrupt(24), f"what /{interrupt(24)} is for stays, because it is not a list of CPUs"),
-        (f"{IRQ}/24", f"what /{interrupt(24)} is for stays, because whose it is cannot be read"),
-        (RPS, f"what /{RPS} is for stays, because it is not a list of CPUs"),
-        ("sys/class/net/eth0/ifindex", f"what /{RPS} is for stays, because whose it is cannot be read"),
+        (interrupt(24), f"the work that /{interrupt(24)} places stays, because it is not a list of CPUs"),
+        (f"{IRQ}/24", f"the work that /{interrupt(24)} places stays, because its device cannot be read"),
+        (RPS, f"the work that /{RPS} places stays, because it is not a list of CPUs"),
+        ("sys/class/net/eth0/ifindex", f"the work that /{RPS} places stays, because its device cannot be read"),
         ("sys/class/net/eth0/queues", "the packets of network devices stay, because /sys/class/net/eth0/queues cannot"),
     ],
 )
@@ -487,7 +490,7 @@ def test_a_slice_that_cannot_be_looked_into_keeps_its_cpus(folder: str) -> None:
     assert kernel.files[SYSTEM] == ""
     (sentence,) = tuner.remaining
     assert sentence == (
-        f"system.slice stays, because /{folder} cannot be listed, so whether pods are in it is not known: "
+        f"system.slice stays, because /{folder} cannot be listed, so it is not known whether pods are in it: "
         "Permission denied"
     )
 
@@ -557,7 +560,7 @@ def test_a_kubelet_service_is_no_pod() -> None:
 
 def test_claims_that_leave_interrupts_no_cpu_are_refused_before_anything_is_changed() -> None:
     kernel = Kernel()
-    with pytest.raises(ClaimError, match=r"claims want all online CPUs \(0-7\) to be quiet, but interrupts need one"):
+    with pytest.raises(ClaimError, match=r"claims want all online CPUs \(0-7\) quiet, but interrupts need one"):
         Tuner(kernel).tune([A, started(quiet_record("b", "0-1,4-7"))], MemoryNotes(kernel))
     assert kernel.written == []
 
@@ -570,7 +573,7 @@ def test_cpus_that_go_offline_under_a_claim_keep_no_other_from_ending(caplog: py
     kernel.files[ONLINE] = "5"
     tuner.tune([B], notes)
     assert kernel.files == before | {ONLINE: "5"}
-    assert "all CPUs that are online (5) are to be quiet, so nothing is moved" in caplog.text
+    assert "claims want all online CPUs (5) quiet, so nothing is moved" in caplog.text
     kernel.files[ONLINE] = "0-7"
     tuner.tune([B], notes)
     assert values(kernel, ALL[:2]) == ["0-4,6-7", "2"]
@@ -581,7 +584,7 @@ def test_cpus_that_go_offline_under_a_claim_keep_no_other_from_ending(caplog: py
 def test_a_kernel_that_does_not_say_what_is_online_is_refused() -> None:
     kernel = Kernel()
     del kernel.files[ONLINE]
-    with pytest.raises(ClaimError, match="does not say which CPUs are online"):
+    with pytest.raises(ClaimError, match="does not report which CPUs are online"):
         Tuner(kernel).tune([A], MemoryNotes(kernel))
 
 

@@ -94,7 +94,7 @@ def test_nodes_with_memory_alone_and_warnings_are_shown() -> None:
     files |= {f"{NODE}/node{node}/cpulist": cpus for node, cpus in ((0, "0-1"), (1, "1"), (2, ""))}
     lines = text(picture(read_topology(machine(files)), {}, 80)).splitlines()
     assert lines[1] == "NUMA nodes with memory only: 1-2"
-    assert lines[2] == "warning: NUMA nodes 0 and 1 both list cpu1; it counts as on the lower one"
+    assert lines[2] == "warning: NUMA nodes 0 and 1 both list cpu1; the lower one is used"
 
 
 def test_from_257_cpus_on_a_core_is_one_sign_and_the_row_names_its_cpus() -> None:
