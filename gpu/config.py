@@ -1,4 +1,4 @@
-"""`GPUConfig` (`dra.gpu/v1alpha1`): what a class or a claim says about how GPUs are given.
+"""`GPUConfig` (`dra.gpu/v1alpha1`): the configuration of a class or claim for its GPUs.
 
     apiVersion: dra.gpu/v1alpha1
     kind: GPUConfig
@@ -8,9 +8,8 @@
       strategy: shared        # exclusive | shared
       memoryLimit: 8Gi
 
-Every field may be left out. A result's configurations apply in the order of the allocation, the class's before the
-claim's, field by field: a later one changes the fields that it has and leaves the others as they are. An unknown field
-is an error.
+Every field is optional. A result's configurations apply in the order of the allocation, the class's before the claim's.
+A later one overrides the fields that it has. An unknown field is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ MIN_LIMIT: Final = 1 << 20
 
 
 class Visibility(StrEnum):
-    """The setting whether the vendor's list variable (`CUDA_VISIBLE_DEVICES`, ...) names the GPUs."""
+    """Whether the vendor's list variable (`CUDA_VISIBLE_DEVICES`, ...) names the GPUs."""
 
     NONE = "none"
     VENDOR = "vendor"
@@ -46,7 +45,7 @@ class GPUMode(StrEnum):
 
 
 class Strategy(StrEnum):
-    """The setting whether other claims may be given the GPU at the same time."""
+    """Whether other claims may get the GPU at the same time."""
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
@@ -59,7 +58,7 @@ class GPUSharing(
 
     Attributes:
         strategy: whether other claims may get the GPU at the same time; the default is how the device is published.
-        memory_limit: bytes of the GPU's memory, at least 1Mi, for vendors that have a variable for it.
+        memory_limit: bytes of the GPU's memory, at least 1Mi, for vendors that have a variable to limit it.
     """
 
     strategy: Strategy | None = None
@@ -72,9 +71,9 @@ class GPUConfig(
     """One opaque configuration; a field that is None was not set.
 
     Attributes:
-        visibility: none (default) or vendor: whether the vendor's variable, as `CUDA_VISIBLE_DEVICES`, names the GPUs.
+        visibility: none (default) or vendor: whether the vendor's variable (`CUDA_VISIBLE_DEVICES`) names the GPUs.
         mode: compute (default), graphics or vfio: which device nodes come with the GPU.
-        sharing: with whom the GPU is shared, and how much of its memory is the claim's.
+        sharing: whether the GPU is shared, and how much of its memory the claim gets.
     """
 
     api_version: Literal["dra.gpu/v1alpha1"]
@@ -85,7 +84,7 @@ class GPUConfig(
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one allocation result after all its configurations; None is: as the device is offered."""
+    """The settings of one allocation result after all its configurations; None means as the device is published."""
 
     visibility: Visibility = Visibility.NONE
     mode: GPUMode = GPUMode.COMPUTE
@@ -94,10 +93,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_gpu_config(config: Config) -> GPUConfig:
-    """The configuration as a value.
+    """Decode opaque parameters.
 
     Raises:
-        ClaimError: it is not a valid `GPUConfig`; says where.
+        ClaimError: they are not a valid `GPUConfig`; the message says where.
     """
     try:
         parsed = decode(GPUConfig, config.parameters)
@@ -113,7 +112,7 @@ def parse_gpu_config(config: Config) -> GPUConfig:
 
 
 def settings(configs: Iterable[Config]) -> Settings:
-    """Return what a result's parsed configurations come to, later ones over earlier ones, field by field."""
+    """Merge the parsed configurations of a result; a later one overrides an earlier one field by field."""
     result = Settings()
     for config in configs:
         parsed: GPUConfig = config.parameters

@@ -1,10 +1,10 @@
-"""GPUs as DRA devices: attributes, capacity, sharing, shared counters, taints.
+"""The devices that the driver publishes for GPUs: attributes, capacity, sharing, shared counters, taints.
 
 A divided GPU and its parts draw on one counter set (KEP-4815): a part takes one `parts`, and the whole GPU takes all of
-them, so the scheduler allocates either the whole GPU or parts of it. A GPU that is not divided needs no counters.
+them, so the scheduler allocates either the whole GPU or parts of it. An undivided GPU needs no counters.
 
-With sharing, every device may be allocated several times (KEP-5075). Each allocation takes `shares`, and `memory` where
-its size is known; one that asks for neither takes one share and one share's part of the memory.
+With sharing, every device may be allocated several times (KEP-5075). Each allocation takes `shares`, and `memory` if
+the GPU's memory is known. The default is one share, and the part of the memory that goes with one share.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dranode.api.semver import semver_from_numbers
 from dranode.gpu.inventory import GPU, GPUInventory
 
 SHARES: Final = 10
-"""How many claims a shared GPU takes if each of them asks for the minimum."""
+"""The number of claims that can share a GPU if each asks for the minimum."""
 
 MAX_TEXT: Final = 64  # DeviceAttributeMaxValueLength, in bytes
 
@@ -43,7 +43,7 @@ Taints = Mapping[str, tuple[DeviceTaint, ...]]
 
 
 def _text(value: str | None) -> str | None:
-    """Return as much of a text as an attribute may have."""
+    """Return a text, cut to the length that an attribute may have."""
     return value.encode()[:MAX_TEXT].decode(errors="ignore") if value else None
 
 
@@ -56,8 +56,8 @@ def _pci_id(value: int | None) -> str | None:
     return None if value is None else f"0x{value:04x}"
 
 
-# The published attributes by name; None leaves an attribute out. Names without a domain are `dra.gpu/...`.
-# linkSpeed is in MT/s: PCIe 1.0's 2.5 GT/s is not a whole number. pciBusID has room for domains of four digits only.
+# The published attributes by name; None leaves an attribute out. Names without a domain are `dra.gpu/...`. linkSpeed is
+# in MT/s because PCIe 1.0's 2.5 GT/s is not a whole number. pciBusID allows domains of four digits only.
 _ATTRIBUTES: Final[Mapping[str, Callable[[GPU], PlainAttribute | None]]] = {
     "type": lambda gpu: _text(gpu.kind),
     "vendor": lambda gpu: _text(gpu.vendor),
@@ -95,9 +95,9 @@ def attributes(gpu: GPU) -> dict[str, PlainAttribute]:
 
 
 def gpu_devices(inventory: GPUInventory, *, shared: bool, taints: Taints | None = None) -> tuple[Device, ...]:
-    """Return the devices in the order in which the scheduler should try them: whole GPUs, parts, divided GPUs.
+    """Return the devices in the order in which the scheduler should try them: undivided GPUs, parts, divided GPUs.
 
-    A GPU that no driver serves is none.
+    A GPU that no kernel driver serves is not a device.
     """
     children = inventory.children
     served = (gpu for gpu in inventory.gpus if not gpu.unserved)
@@ -116,7 +116,7 @@ def gpu_devices(inventory: GPUInventory, *, shared: bool, taints: Taints | None 
 
 
 def counters(inventory: GPUInventory) -> tuple[CounterSet, ...]:
-    """Return one counter set for every divided GPU; it has the name of the GPU."""
+    """Return one counter set for every divided GPU, with the name of the GPU."""
     return tuple(CounterSet(name=name, counters={_PARTS: len(parts)}) for name, parts in inventory.children.items())
 
 
@@ -136,7 +136,7 @@ def _capacity(gpu: GPU) -> dict[str, Quantity]:
 def _shared_capacity(gpu: GPU) -> dict[str, DeviceCapacity]:
     """Return capacities of shares in steps of 1, and of memory in steps of 1Mi; the default is one share of each."""
     capacity = {"shares": DeviceCapacity(value=Quantity(SHARES), request_policy=_policy(default=1, step=1))}
-    # A policy's minimum and step must fit into the value together, so memory of less than a Mi a share is not split.
+    # The API requires that minimum plus step fit into the value, so memory below 1Mi per share is not divided.
     if gpu.memory is not None and gpu.memory >= SHARES * _MI:
         part = gpu.memory // SHARES // _MI * _MI
         capacity["memory"] = DeviceCapacity(value=_binary(gpu.memory), request_policy=_policy(default=part, step=_MI))

@@ -1,7 +1,7 @@
-"""The edits of a grant that only the running machine knows: device nodes, group ids, NVIDIA's user space.
+"""The edits of a grant that depend on the running machine: device nodes, group ids, NVIDIA's user space.
 
-Everything is looked up by PCI address when the CDI spec is written. A missing node is an error that names it, because a
-container without the node would start and find no GPU.
+They are looked up by PCI address whenever the CDI spec is written. A missing device node is an error, because the
+container would start without it and find no GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ADVICE: Final[Mapping[str, str]] = {
 
 
 class DeviceEdit(msgspec.Struct, frozen=True):
-    """A device node that a grant needs, or gets if it exists."""
+    """A device node that a grant needs, or that it gets if the node exists."""
 
     path: str
     needed: bool = True
@@ -42,27 +42,27 @@ class DeviceEdit(msgspec.Struct, frozen=True):
 def complete(
     root: Root, intent: Intent, edits: ContainerEdits, group_of: Callable[[str], int | None]
 ) -> ContainerEdits:
-    """Add to the edits of a grant what only the running machine knows.
+    """Add to the edits of a grant what depends on the running machine.
 
     Args:
         root: the machine's files.
         intent: the grant's intent.
-        edits: the grant's edits so far, which are variables.
+        edits: the grant's recorded edits, which are variables.
         group_of: returns the group of a node (`/dev/dri/renderD128`), or None if it is unknown.
 
     Raises:
         ClaimError: the GPU or one of its nodes is missing; the message names it.
-        MachineError: whether another node is there, its group, or where the GPU is bound, cannot be seen.
+        MachineError: it cannot be determined whether an optional node exists, its group, or the GPU's driver.
     """
-    nodes = [node for node in device_nodes(root, intent) if node is not None]
+    nodes = device_nodes(root, intent)
     gids = sorted({gid for gid in (group_of(node.path) for node in nodes) if gid})
-    nvidias = intent.vendor == "nvidia" and not _by_other_driver(intent, pci_function(root, intent.address).driver)
-    added = user_space(root, intent.address, intent.mode) if nvidias else ContainerEdits()
-    ours = {node.path for node in nodes}
+    nvidia = intent.vendor == "nvidia" and not _by_other_driver(intent, pci_function(root, intent.address).driver)
+    added = user_space(root, intent.address, intent.mode) if nvidia else ContainerEdits()
+    paths = {node.path for node in nodes}
     return msgspec.structs.replace(
         edits,
         env=tuple(dict.fromkeys((*added.env, *edits.env))),
-        device_nodes=(*nodes, *(node for node in added.device_nodes if node.path not in ours)),
+        device_nodes=(*nodes, *(node for node in added.device_nodes if node.path not in paths)),
         mounts=added.mounts,
         hooks=added.hooks,
         additional_gids=tuple(gids),
@@ -74,7 +74,7 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
 
     Raises:
         ClaimError: the GPU or one of its nodes is missing; the message names it.
-        MachineError: whether another node is there, or where the GPU is bound, cannot be seen.
+        MachineError: it cannot be determined whether an optional node exists, or to which driver the GPU is bound.
     """
     address = intent.address
     function = pci_function(root, address)
@@ -83,7 +83,7 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
     if function.passthrough != (intent.mode is GPUMode.VFIO):
         raise ClaimError(
             f"GPU {address} is bound to {function.driver or 'no driver'}, which has no nodes for mode {intent.mode}; "
-            "bind it to the driver that has, or ask for another mode"
+            "bind it to a driver for this mode, or ask for another mode"
         )
     vendor = "" if _by_other_driver(intent, function.driver) else intent.vendor
     nodes = dict.fromkeys(_NODES.get((vendor, intent.mode), _ANY_VENDOR[intent.mode])(root, intent))
@@ -92,7 +92,7 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
 
 
 def _by_other_driver(intent: Intent, driver: str | None) -> bool:
-    """Return whether a driver of the kernel's own serves an NVIDIA GPU (nouveau), by render nodes as any other's."""
+    """Return whether another driver (nouveau) serves an NVIDIA GPU, with render nodes like those of other vendors."""
     return intent.vendor == "nvidia" and driver not in (None, NVIDIAS_DRIVER)
 
 
@@ -114,7 +114,7 @@ def _nvidia(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
     if facts is None or facts.minor is None:
         raise ClaimError(
             f"GPU {intent.address} has no minor number in /proc/driver/nvidia, so its device node is not known; "
-            "load NVIDIA's kernel driver, or wait until a reset is over"
+            "load NVIDIA's kernel driver, or wait for the end of a reset"
         )
     yield DeviceEdit(f"/dev/nvidia{facts.minor}")
     yield DeviceEdit("/dev/nvidiactl")
@@ -156,7 +156,7 @@ def _amd_render(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
         return
     if intent.partition not in nodes:
         raise ClaimError(
-            f"GPU {intent.address} has no partition {intent.partition} any more, only {len(nodes)}; "
+            f"GPU {intent.address} no longer has partition {intent.partition}, only {len(nodes)} partitions; "
             "delete the claim so that it is allocated again"
         )
     render = nodes[intent.partition].render
@@ -171,7 +171,7 @@ def _partition_cards(root: Root) -> dict[str, str]:
     for name in names(root, "sys/devices/platform"):
         if name.startswith("amdgpu_xcp"):
             minors = drm_minors(root, f"sys/devices/platform/{name}")
-            if len(minors) == len(("card", "renderD")):
+            if {"card", "renderD"} <= minors.keys():
                 cards[_drm_path("renderD", minors["renderD"])] = _drm_path("card", minors["card"])
     return cards
 
@@ -188,7 +188,7 @@ def _graphics(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
 def _vfio(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
     group = link_name(root, f"{PCI_DEVICES}/{intent.address}/iommu_group")
     if group is None:
-        raise ClaimError(f"GPU {intent.address} is in no IOMMU group; turn the IOMMU on for mode vfio")
+        raise ClaimError(f"GPU {intent.address} is in no IOMMU group; turn on the IOMMU for mode vfio")
     yield DeviceEdit("/dev/vfio/vfio")
     yield DeviceEdit(f"/dev/vfio/{group}")
 
@@ -219,12 +219,12 @@ _ANY_VENDOR: Final[Mapping[GPUMode, Callable[[Root, Intent], Iterable[DeviceEdit
 }
 
 
-# NVIDIA's user space for a container: from NVIDIA's own CDI spec where there is one, else the libraries by mount.
+# NVIDIA's user space for a container: from NVIDIA's own CDI spec if there is one, else the libraries as mounts.
 #
-# A spec of kind `nvidia.com/gpu` (nvidia-ctk makes it) is taken if every file that it names is still there: after a
-# driver update some are gone, and a container with it would not start. Without one, the libraries of the running
-# driver's version are mounted to where glibc looks without configuration, on Debian's and on Red Hat's layout, under
-# the names that programs load (`libcuda.so.1`); no hook and no ldconfig run is needed.
+# A spec of kind `nvidia.com/gpu` (made by nvidia-ctk) is used if every file that it names still exists: after a driver
+# update some are gone, and a container with the spec would not start. Without a spec, the libraries of the running
+# driver's version are mounted where glibc searches by default, for Debian's and Red Hat's layout, under the names that
+# programs load (`libcuda.so.1`). So neither a hook nor ldconfig is needed.
 #
 # In a DaemonSet the node's file system is expected at `/host`.
 
@@ -296,7 +296,7 @@ _FILES: Final[Mapping[GPUMode, tuple[str, ...]]] = {
 
 
 def user_space(root: Root, address: str, mode: GPUMode) -> ContainerEdits:
-    """The edits that bring NVIDIA's user space into a container; empty if none is found: the image then brings it.
+    """Return the edits that bring NVIDIA's user space into a container; empty if the node has none.
 
     Raises:
         MachineError: the folder of the libraries cannot be listed, or a device node that NVIDIA's CDI spec names
@@ -310,9 +310,9 @@ def user_space(root: Root, address: str, mode: GPUMode) -> ContainerEdits:
 
 
 def _vendor_edits(root: Root, prefix: str, facts: NvidiaFacts) -> ContainerEdits | None:
-    """The common edits of NVIDIA's CDI spec, with those of this GPU."""
+    """Return the edits for every container in NVIDIA's CDI spec, with those of this GPU."""
     for spec in _vendor_specs(root, prefix):
-        # By UUID alone: NVIDIA's index is the order on the bus, which nothing here knows for certain.
+        # Only by UUID: NVIDIA's index is the order on the bus, which is not known here.
         own = [device.container_edits for device in spec.devices if device.name == facts.uuid]
         parts = (spec.container_edits, *own)
         mounts = tuple(dict.fromkeys(mount for part in parts for mount in part.mounts))
@@ -329,11 +329,11 @@ def _vendor_edits(root: Root, prefix: str, facts: NvidiaFacts) -> ContainerEdits
 
 
 def _numbered(root: Root, nodes: Iterable[DeviceNode]) -> Iterable[DeviceNode]:
-    """The spec's common nodes that exist, with the numbers that they have now."""
+    """Yield the nodes that exist, with their present numbers."""
     for node in nodes:
-        found = device_if_there(root, (node.host_path or node.path).lstrip("/"))
-        if found is not None:
-            kind, major, minor = found
+        device = device_if_there(root, (node.host_path or node.path).lstrip("/"))
+        if device is not None:
+            kind, major, minor = device
             yield msgspec.structs.replace(node, type=kind, major=major, minor=minor)
 
 
@@ -348,8 +348,8 @@ def _vendor_specs(root: Root, prefix: str) -> Iterable[Spec]:
 
 
 def _vendor_spec(root: Root, path: str) -> Spec | None:
-    """The spec at a path if it is NVIDIA's; a file that does not read or decode is passed over, as runtimes do."""
-    from dranode.cdi.document import load_spec  # noqa: PLC0415 - YAML, for nodes that have a spec
+    """Return the spec at a path if it is NVIDIA's. An unreadable or invalid file is skipped, as runtimes do."""
+    from dranode.cdi.document import load_spec  # noqa: PLC0415 - loads YAML, which only nodes with a spec need
 
     try:
         spec = load_spec(root.read_bytes(path))
@@ -364,10 +364,10 @@ def _mounts(root: Root, prefix: str, mode: GPUMode) -> Iterable[Mount]:
         return
     for driver_root in (f"{prefix}{below}" for below in _DRIVER_ROOTS):
         for folder in _LIBRARY_FOLDERS:
-            place = f"{driver_root}{folder}"
-            if not root.exists(f"{place}/libcuda.so.{version}"):
+            source = f"{driver_root}{folder}"
+            if not root.exists(f"{source}/libcuda.so.{version}"):
                 continue
-            for name, real in sorted(_libraries(root, place, version, _STEMS[mode]).items()):
+            for name, real in sorted(_libraries(root, source, version, _STEMS[mode]).items()):
                 host_path = f"/{real.removeprefix(prefix)}"
                 for target in _targets(root, prefix, folder):
                     yield Mount(host_path=host_path, container_path=f"{target}/{name}", options=_OPTIONS)
@@ -377,15 +377,15 @@ def _mounts(root: Root, prefix: str, mode: GPUMode) -> Iterable[Mount]:
             return
 
 
-def _libraries(root: Root, place: str, version: str, stems: frozenset[str]) -> dict[str, str]:
-    """The names of this version's libraries in a folder, each with the file that it leads to."""
+def _libraries(root: Root, folder: str, version: str, stems: frozenset[str]) -> dict[str, str]:
+    """Return the names of this version's libraries in a folder, each with the file to which it leads."""
     libraries: dict[str, str] = {}
-    for name in all_names(root, place):
+    for name in all_names(root, folder):
         stem, so, _ = name.partition(".so.")
         if not so or stem not in stems:
             continue
         try:
-            real = root.resolve(f"{place}/{name}")
+            real = root.resolve(f"{folder}/{name}")
         except OSError:
             continue
         if real.endswith(f".so.{version}"):

@@ -1,8 +1,8 @@
-"""The decision which GPUs a claim gets and how, from values to values.
+"""Decides which GPUs a claim gets, and how its containers use them, without I/O.
 
-A recorded `Grant` holds the intent: its `state` is an `Intent`, and its edits are the variables that follow from the
-claim. Only the running machine knows device nodes, group ids and libraries. `dranode.gpu.edits` adds them on every
-Prepare, just before the CDI spec is written, and they are never stored, because minors change from boot to boot.
+A recorded `Grant` has an `Intent` as its `state`, and as edits the variables that follow from the claim. Device nodes,
+group ids and libraries depend on the running machine: `dranode.gpu.edits` adds them on every Prepare, just before the
+CDI spec is written. They are never recorded, because minor numbers change from boot to boot.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dranode.driver.claims.held import ClaimRef, Held
 from dranode.gpu.config import GPUMode, Settings, Strategy, Visibility, settings
 from dranode.gpu.inventory import GPU, GPUInventory, GPUKind, named_source, overlap, source_of
 
-# The variables that a container gets with a GPU.  A container may get GPUs of several requests and claims, and if two
-# of them set one variable, the last value wins. A variable that is always set therefore has the device in its name
-# (`DRA_GPU_0000_17_00_0`), or the same value for all GPUs: `NVIDIA_VISIBLE_DEVICES=void` keeps NVIDIA's runtime hook
+# The variables that a container gets with a GPU. A container may get GPUs of several requests and claims, and if two of
+# them set one variable, the last value wins. So a variable that is always set either has the device in its name
+# (`DRA_GPU_0000_17_00_0`) or the same value for all GPUs: `NVIDIA_VISIBLE_DEVICES=void` keeps NVIDIA's runtime hook
 # from adding every GPU to an image that asks for `all`. A variable that lists GPUs is set only on request
 # (`visibility: vendor`); containers find their GPUs without it.
 
@@ -32,13 +32,13 @@ _MI: Final = 1 << 20
 
 
 class GPUMemory(msgspec.Struct, frozen=True):
-    """A GPU, and how many bytes of its memory may be used; None for no limit."""
+    """A GPU, and how many bytes of its memory may be used; None means no limit."""
 
     gpu: GPU
     memory: Quantity | None = None
 
 
-# The variable that names GPUs, and whether it takes UUIDs (else positions among the GPUs that the container has).
+# The variable that lists GPUs, and whether it accepts UUIDs (else positions among the container's GPUs).
 _LISTS: Final[Mapping[str, tuple[str, bool]]] = {
     "nvidia": ("CUDA_VISIBLE_DEVICES", True),
     "amd": ("ROCR_VISIBLE_DEVICES", True),
@@ -60,7 +60,7 @@ def environment(granted: GPUMemory, peers: Sequence[GPUMemory], settings: Settin
         granted: the grant's GPU.
         peers: all GPUs of the same request, `granted` among them.
         settings: the merged configurations.
-        admin: whether the claim has admin access, beside the GPU's holder.
+        admin: whether the claim has admin access.
     """
     gpu = granted.gpu
     label = f"DRA_{gpu.name.upper().replace('-', '_')}"
@@ -88,20 +88,18 @@ def _list(vendor: str, peers: Sequence[GPUMemory]) -> tuple[str, ...]:
 
 
 def _pinned_memory(peers: Sequence[GPUMemory]) -> tuple[str, ...]:
-    """`CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M,...` by position in the container; clients of MPS keep it."""
-    ours = [peer for peer in peers if peer.gpu.vendor == "nvidia"]
-    limits = [
-        f"{position}={int(peer.memory.value) // _MI}M" for position, peer in enumerate(ours) if peer.memory is not None
-    ]
+    """Return `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M,...` by position in the container; MPS clients obey it."""
+    sizes = [peer.memory for peer in peers if peer.gpu.vendor == "nvidia"]
+    limits = [f"{position}={int(size.value) // _MI}M" for position, size in enumerate(sizes) if size is not None]
     return (f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={','.join(limits)}",) if limits else ()
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True):
-    """A PCI function, and the driver to which it returns after a virtual machine had it.
+    """A PCI function, and the driver to which it returns from a virtual machine.
 
     Attributes:
         address: the function.
-        driver: its driver; empty if it had none, None if the kernel is to choose one.
+        driver: its driver; empty if it had none, None if the kernel should choose one.
     """
 
     address: str
@@ -114,11 +112,10 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         address: the GPU's PCI address.
         vendor: `nvidia`, `amd`, `intel` or a PCI vendor.
-        mode: what the GPU is for, which decides its device nodes.
+        mode: the use of the GPU, which decides its device nodes.
         partition: the number of the partition; None for the whole GPU.
-        division: how the GPU is divided that the partition is a part of (`GPU.division`). Records of earlier versions
-            lack it.
-        parent: address of the physical function, for a virtual one. Records of earlier versions lack it.
+        division: how the partition's GPU is divided (`GPU.division`); missing in records of earlier versions.
+        parent: the physical function of a virtual one; missing in records of earlier versions.
         homes: the functions that `vfio` takes from their drivers.
     """
 
@@ -132,12 +129,12 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, grant: Grant) -> Intent | None:
-        """Return the intent of a recorded grant; None for a grant that was recovered without one."""
+        """Return the intent of a recorded grant; None if the grant was recovered without one."""
         return None if grant.state is None else decode(cls, grant.state)
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of an `Intent` that say which GPU it is; another version may have others besides."""
+    """The fields of an `Intent` that identify the GPU; another version may have further fields."""
 
     address: str
     partition: int | None = None
@@ -162,7 +159,7 @@ class _Given(msgspec.Struct, frozen=True):
 
     @property
     def memory(self) -> Quantity | None:
-        """Return the grant's memory limit in bytes, if there is one: the configured limit, else the share's part."""
+        """Return the grant's memory limit in bytes, if any: the configured limit, else the share's part."""
         return self.settings.memory_limit or consumed(self.allocated, "memory")
 
 
@@ -170,8 +167,8 @@ def grant_gpus(claim: AllocatedClaim, held: Held, inventory: GPUInventory) -> Cl
     """Decide what the claim gets; the framework has checked that its devices are in the inventory.
 
     Raises:
-        ClaimConflictError: another claim holds the GPU that this device is a part of, or parts of this GPU.
-        ClaimError: the configurations ask for what the GPU cannot do.
+        ClaimConflictError: another claim holds a device with parts of the same GPU.
+        ClaimError: the GPU cannot do what the configurations ask for.
     """
     given = [
         _Given(allocated, inventory.by_name[allocated.result.device], settings(allocated.configs))
@@ -189,7 +186,7 @@ def grant_gpus(claim: AllocatedClaim, held: Held, inventory: GPUInventory) -> Cl
 
 
 def consumed(allocated: AllocatedResult, capacity: str) -> Quantity | None:
-    """Return how much of a capacity the share got; the capacity's name may have the driver's domain or not."""
+    """Return how much of a capacity the share got, by the capacity's name with or without the driver's domain."""
     return named_value(allocated.result.consumed_capacity, capacity, allocated.result.driver)
 
 
@@ -221,7 +218,7 @@ def _grant(chosen: _Given, given: Sequence[_Given]) -> Grant:
 
 
 def _homes(gpu: GPU) -> tuple[Home, ...]:
-    """Return where the GPU's functions go back to; nowhere if an administrator keeps them on `vfio-pci`."""
+    """Return the drivers to which the GPU's functions return; none if an administrator keeps them on `vfio-pci`."""
     if gpu.pinned and gpu.functions[0].passthrough:
         return ()
     return tuple(
@@ -235,7 +232,7 @@ def _check_sharing(claim: ClaimRef, chosen: _Given) -> None:
     if share and chosen.settings.strategy is Strategy.EXCLUSIVE:
         raise ClaimError(
             f"{chosen.where} of claim {claim} asks for an exclusive GPU, but the node offers shares of its GPUs; "
-            "ask for a node with --gpu-sharing exclusive, or leave sharing.strategy out"
+            "ask for a node with --gpu-sharing exclusive, or leave out sharing.strategy"
         )
     limit = chosen.settings.memory_limit
     if limit is None:
@@ -243,7 +240,7 @@ def _check_sharing(claim: ClaimRef, chosen: _Given) -> None:
     if chosen.gpu.vendor != "nvidia":
         raise ClaimError(
             f"{chosen.where} of claim {claim} has sharing.memoryLimit {limit}, but {chosen.gpu.vendor} GPUs have no "
-            "variable that would keep it; leave it out"
+            "variable to limit it; leave it out"
         )
     ceiling = consumed(chosen.allocated, "memory") or (
         Quantity(chosen.gpu.memory) if chosen.gpu.memory is not None else None
@@ -260,17 +257,17 @@ def _check_mode(claim: ClaimRef, chosen: _Given, inventory: GPUInventory) -> Non
         return
     obstacle = None
     if chosen.allocated.result.share_id is not None:
-        obstacle = "is a share, and a virtual machine takes a GPU whole"
+        obstacle = "is a share, and a virtual machine needs a whole GPU"
     elif chosen.gpu.kind is GPUKind.PARTITION:
-        obstacle = "is a partition, and a virtual machine takes a PCI function whole"
+        obstacle = "is a partition, and a virtual machine needs a whole PCI function"
     elif any(part.kind is GPUKind.VF for part in inventory.children.get(chosen.gpu.name, ())):
-        obstacle = "has virtual functions, which would go with its driver"
+        obstacle = "has virtual functions, which would vanish with its driver"
     if obstacle is not None:
         raise ClaimError(f"{chosen.where} of claim {claim} has mode vfio but {obstacle}; choose another mode or device")
 
 
 def gpu_sources(device: str, state: Any) -> frozenset[str] | None:
-    """Return what a granted GPU is made of, by the state of the grant or, where that is not known, by its name.
+    """Return what a granted GPU is made of, from the state of the grant or, if it has none, from the device name.
 
     Raises:
         DocumentError: the state is not this driver's.
@@ -283,29 +280,29 @@ def gpu_sources(device: str, state: Any) -> frozenset[str] | None:
 
 
 def _check_family(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInventory) -> None:
-    """Refuse a GPU if another claim holds it, a part of it or what it is a part of, however GPUs are divided by now.
+    """Refuse a GPU if another claim holds it, a part of it or its whole, even if the GPU is divided differently by now.
 
-    Several claims may have shares of one device. Whether a holder has a share or the whole was decided when it got it.
+    Several claims may have shares of one device. A holder keeps the share or the whole that it was given.
     """
     gpu, share = chosen.gpu, chosen.allocated.result.share_id is not None
     for source in sorted(held.sources):
-        today = inventory.by_source.get(source)
-        same = today is not None and today.name == gpu.name
-        if not overlap(source if today is None else today.source, gpu.source):
+        present = inventory.by_source.get(source)
+        same = present is not None and present.name == gpu.name
+        if not overlap(source if present is None else present.source, gpu.source):
             continue
         holders = held.holders((source,), whole=share and same)
         if holders:
             raise ClaimConflictError(
                 f'claim {claim} was allocated device "{gpu.name}", but claim {" and ".join(map(str, holders))} '
-                f'holds "{_device_of(held, holders[0], source)}" of the same GPU; it can be prepared once that one is '
-                "unprepared"
+                f'holds "{_device_of(held, holders[0], source)}" of the same GPU; it can be prepared once that claim '
+                "is unprepared"
             )
 
 
 def _check_group(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInventory) -> None:
-    """Refuse a GPU for a virtual machine if another claim holds one of its IOMMU group.
+    """Refuse a GPU for a virtual machine if another claim holds a GPU in the same IOMMU group.
 
-    Both would get the group's one device node, by which either can have all its functions.
+    A group has one device node, with which either claim could use all functions of the group.
     """
     gpu = chosen.gpu
     if chosen.settings.mode is not GPUMode.VFIO or gpu.iommu_group is None:
@@ -318,7 +315,7 @@ def _check_group(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInve
             raise ClaimConflictError(
                 f'claim {claim} was allocated device "{gpu.name}" in mode vfio, but claim '
                 f'{" and ".join(map(str, holders))} holds "{other.name}" of the same IOMMU group '
-                f"({gpu.iommu_group}), which is for one virtual machine; it can be prepared once that one is "
+                f"({gpu.iommu_group}), which only one virtual machine can have; it can be prepared once that claim is "
                 "unprepared, or use another slot"
             )
 
@@ -328,22 +325,22 @@ def _device_of(held: Held, claim: ClaimRef, source: str) -> str:
 
 
 def _check_parts(claim: ClaimRef, given: Sequence[_Given], inventory: GPUInventory) -> None:
-    mine = {chosen.gpu.name for chosen in given if not chosen.allocated.result.admin_access}
-    for name in sorted(mine):
-        both = sorted(inventory.family(name) & mine)
-        if both:
+    own = {chosen.gpu.name for chosen in given if not chosen.allocated.result.admin_access}
+    for name in sorted(own):
+        related = sorted(inventory.family(name) & own)
+        if related:
             raise ClaimError(
-                f'claim {claim} was allocated "{name}" and "{both[0]}", which are the same silicon; '
+                f'claim {claim} was allocated "{name}" and "{related[0]}", which overlap on the same GPU; '
                 "delete the claim so that it is allocated again"
             )
 
 
 def _check_visibility(claim: ClaimRef, given: Sequence[_Given]) -> None:
-    """Refuse `visibility: vendor` for two requests: a container's one list variable would name only the GPUs of one."""
+    """Refuse `visibility: vendor` for two requests: the last request's variable would replace the first one's."""
     for vendor in sorted({chosen.gpu.vendor for chosen in given if chosen.settings.visibility is Visibility.VENDOR}):
         requests = sorted({chosen.request for chosen in given if chosen.gpu.vendor == vendor})
         if len(requests) > 1:
             raise ClaimError(
                 f"claim {claim} has visibility vendor and {vendor} GPUs in requests {' and '.join(requests)}, but a "
-                "container has room for the list of one request; use one request or visibility none"
+                "container's variable can list the GPUs of one request only; use one request or visibility none"
             )

@@ -1,16 +1,16 @@
-"""The health of GPUs: what makes a GPU unhealthy, and for how long.
+"""The health of GPUs: the causes that make a GPU unhealthy, and how long they last.
 
-    cause           seen as                                    over
-    aer-fatal       PCI AER counter of fatal errors grew       10 minutes without, or bound again
-    aer-nonfatal    the same of uncorrected, non-fatal ones    10 minutes without, or bound again
-    wedged          DRM's uevent WEDGED=<methods>              WEDGED=none, or bound again
-    xid             an XID error by NVML, but for those that   an hour without, or bound again
-                    a program causes
-    gone            was published, and is not any more         when it is back
+    cause           seen as                                    ends
+    aer-fatal       PCI AER counter of fatal errors grew       after 10 minutes without, or when bound again
+    aer-nonfatal    the same of uncorrected, non-fatal errors  after 10 minutes without, or when bound again
+    wedged          DRM's uevent WEDGED=<methods>              with WEDGED=none, or when bound again
+    xid             an XID error from NVML, unless it is one   after an hour without, or when bound again
+                    that programs cause
+    gone            was published, and is gone now             when it is back
 
-Errors that were counted before the first reading do not matter. While counters cannot be read, a GPU without trouble is
-neither healthy nor not. The trouble of a physical function is also that of its parts. This module only works on values:
-`dranode.gpu.plugin` reads the counters and passes the events.
+Errors that were counted before the first reading are ignored. While the counters cannot be read, the health of a GPU
+without troubles is unknown. The troubles of a physical function are also those of its parts. This module only works on
+values: `dranode.gpu.plugin` reads the counters and passes the events.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Cause(StrEnum):
     GONE = "gone"
 
 
-# Seconds without another event after which a cause is over. Other causes last until something ends them.
+# Seconds without another event after which a cause ends. Other causes last until an event ends them.
 _QUIET: Final[Mapping[Cause, float]] = {Cause.AER_FATAL: 600.0, Cause.AER_NONFATAL: 600.0, Cause.XID: 3600.0}
 
-# XIDs of programs, not of GPUs: graphics exception, MMU fault, stopped channel, preemptive cleanup, video exceptions.
+# XIDs that programs cause: graphics exception, MMU fault, stopped channel, preemptive cleanup, video exceptions.
 _PROGRAM_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 
-# Actions of the kernel that end what was wrong with a function.
+# Actions of the kernel that end the troubles of a function.
 _RECOVERING: Final = frozenset({"add", "bind"})
 
 
@@ -61,7 +61,7 @@ class Trouble(msgspec.Struct, frozen=True):
     """One cause at one PCI function.
 
     Attributes:
-        detail: what was seen, for people.
+        detail: a description for people.
         since: when it began, seconds since 1970.
         last: when it was last seen.
     """
@@ -95,7 +95,7 @@ class GPUCondition(msgspec.Struct, frozen=True):
 
 
 def counted(condition: GPUCondition, address: str, counts: AERCounts, now: float) -> GPUCondition:
-    """Return the condition after a reading of a function's AER counters; counters that fell were reset."""
+    """Return the condition after a reading of a function's AER counters; lower counters mean that they were reset."""
     before = condition.counts.get(address, counts)
     condition = replace(condition, counts={**condition.counts, address: counts})
     for cause, new, old in (
@@ -109,7 +109,7 @@ def counted(condition: GPUCondition, address: str, counts: AERCounts, now: float
 
 
 def without_counts(condition: GPUCondition, reasons: Mapping[str, str]) -> GPUCondition:
-    """Return the condition after AER counters could not be read at these functions, for these reasons."""
+    """Return the condition after the AER counters of these functions could not be read, with the reasons."""
     return replace(condition, unread=reasons)
 
 
@@ -135,7 +135,7 @@ def handled(condition: GPUCondition, action: str, address: str) -> GPUCondition:
 def present(condition: GPUCondition, inventory: GPUInventory, now: float) -> GPUCondition:
     """Return the condition after the machine was read: a GPU that vanished is in trouble until it is back.
 
-    A part that vanished while its GPU stayed is not in trouble: the administrator has divided the GPU differently.
+    A part that vanished while its GPU stayed is not in trouble: an administrator has divided the GPU differently.
     """
     here = {gpu.address for gpu in inventory.gpus}
     seen = dict(condition.seen)
@@ -170,7 +170,7 @@ def report(condition: GPUCondition) -> tuple[DeviceHealth, ...]:
 
 
 def taints(condition: GPUCondition) -> dict[str, tuple[DeviceTaint, ...]]:
-    """Return a NoSchedule taint for every unhealthy GPU, by device name; it keeps the time of the first trouble."""
+    """Return a NoSchedule taint for every unhealthy GPU, by device name, with the time of its first trouble."""
     tainted: dict[str, tuple[DeviceTaint, ...]] = {}
     for name, gpu in condition.seen.items():
         troubles = condition.of(gpu)

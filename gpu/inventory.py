@@ -1,7 +1,7 @@
-"""A machine's GPUs as values, as they were read.
+"""A machine's GPUs as values.
 
-A GPU is a PCI function that computes or draws. SR-IOV virtual functions and AMD's compute partitions are GPUs of their
-own with a `parent`. A GPU with such children is divided: claims get either the GPU or its children, never both.
+A GPU is a PCI function that computes or draws. SR-IOV virtual functions and AMD's compute partitions are separate GPUs
+with a `parent`. A GPU with such children is divided: claims get either the GPU or its children, never both.
 """
 
 from __future__ import annotations
@@ -56,29 +56,29 @@ class GPU(msgspec.Struct, frozen=True):
     """One GPU. A value is None if the machine does not report it.
 
     Attributes:
-        address: PCI address of the function (`0000:17:00.0`); a partition's is that of the GPU that it is a part of.
+        address: PCI address of the function (`0000:17:00.0`); a partition has the address of its GPU.
         kind: a whole function, a virtual function or a partition.
         vendor_id: PCI vendor; None if it cannot be read and nothing else reveals it.
         device_id: PCI device.
         functions: the GPU's own first, then the slot's others (sound, USB) that go with it into a virtual machine.
-        model: what people call it.
-        driver_version: the driver module's own version, as it stands.
+        model: the product name.
+        driver_version: the version of the driver's kernel module, unchanged.
         uuid: the vendor's identity of the chip (`GPU-...`).
         pcie_root: `pci<domain>:<bus>` of the root complex.
-        numa_node: the NUMA node of the CPUs that are near.
-        memory_node: the NUMA node that the GPU's own memory is (coherent systems).
-        link_speed: the fastest that the PCIe link goes, in MT/s.
-        link_width: its number of lanes.
+        numa_node: the NUMA node of the CPUs near the GPU.
+        memory_node: the NUMA node that consists of the GPU's own memory (coherent systems).
+        link_speed: the maximum speed of the PCIe link, in MT/s.
+        link_width: the maximum number of its lanes.
         memory: bytes of its own memory.
         compute_capability: CUDA compute capability as a version (`9.0.0`).
-        parent: address of the physical function, or of the GPU that a partition is a part of.
+        parent: address of the physical function, or of a partition's GPU.
         partition: number of the partition, from 0.
         partition_mode: `<compute>_<memory>`, AMD's words (`CPX_NPS4`).
-        parts: how many partitions the GPU has that this is one of; 0 if it is none.
-        pinned: an administrator has chosen the driver (`driver_override`).
+        parts: for a partition, the number of partitions of its GPU; otherwise 0.
+        pinned: whether an administrator has chosen the driver (`driver_override`).
         iommu_group: the group of functions that a virtual machine gets together; None if there is no IOMMU.
-        unserved: why no kernel driver serves it, so that no container could use it; empty if one does, or if that is
-            not known.
+        unserved: why no kernel driver serves it, so that no container could use it; empty if a driver does, or if that
+            is not known.
     """
 
     address: str
@@ -116,16 +116,16 @@ class GPU(msgspec.Struct, frozen=True):
 
     @property
     def division(self) -> str:
-        """Return how the GPU is divided that a partition is a part of; empty if it is none.
+        """Return how a partition's GPU is divided; empty if this is not a partition.
 
-        It is the mode, with the number of parts if only a part of the mode could be read: `CPX_NPS4`, `NPS4 of 8`.
+        It is the mode, with the number of parts if the mode could be read only in part: `CPX_NPS4`, `NPS4 of 8`.
         """
         mode = self.partition_mode or ""
         return "" if self.partition is None else mode if "_" in mode else f"{mode or 'unknown'} of {self.parts}"
 
     @property
     def source(self) -> str:
-        """Return what it is made of, by names that tell divisions of a GPU apart: see `source_of`."""
+        """Return what it is made of, by a name that differs between the divisions of a GPU (`source_of`)."""
         return source_of(self.address, self.parent, self.partition, self.division)
 
     @property
@@ -145,9 +145,9 @@ class GPUInventory(msgspec.Struct, frozen=True, dict=True):
     """All GPUs, in the order of their addresses, partitions after their GPU.
 
     Attributes:
-        gpus: every GPU once, also those that no driver serves, which are not published.
-        warnings: one sentence for each oddity of the machine, and how it was interpreted.
-        left_out: by PCI address, why a GPU on the bus is not listed; each reason is one of the warnings.
+        gpus: every GPU once, including those that no driver serves, which are not published.
+        warnings: one sentence for each oddity of the machine and its interpretation.
+        left_out: why a GPU on the bus is not listed, by PCI address; each reason is one of the warnings.
     """
 
     gpus: tuple[GPU, ...] = ()
@@ -161,7 +161,7 @@ class GPUInventory(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def by_source(self) -> dict[str, GPU]:
-        """Return the GPUs by what they are made of, also by what claims of earlier versions say of them."""
+        """Return the GPUs by their sources, and by the sources in records of earlier versions."""
         parts = {gpu.source: gpu for gpu in self.gpus}
         earlier = {source_of(gpu.address, None, gpu.partition, ""): gpu for gpu in self.gpus}
         return {**earlier, **parts}
@@ -176,7 +176,7 @@ class GPUInventory(msgspec.Struct, frozen=True, dict=True):
         return parts
 
     def family(self, name: str) -> frozenset[str]:
-        """Return the devices that a claim may not have beside `name`: its parent, or all its parts."""
+        """Return the devices that a claim may not have together with `name`: its parent, or all its parts."""
         gpu = self.by_name[name]
         related = {part.name for part in self.children.get(name, ())}
         if gpu.parent_name in self.children:
@@ -191,10 +191,10 @@ def device_name(address: str, partition: int | None = None) -> str:
 
 
 def source_of(address: str, parent: str | None, partition: int | None, division: str) -> str:
-    """Return what a GPU is made of, by a name that stays when GPUs are divided otherwise (`Plugin.sources`).
+    """Return what a GPU is made of, by a name that stays if GPUs are divided differently (`Plugin.sources`).
 
-    A whole GPU is its address. A part is `<address>/<division>/<part>`: a virtual function's division is `vf`, a
-    partition's is `GPU.division`: each divides the same silicon differently.
+    A whole GPU is its address. A part is `<address>/<division>/<part>`; the division of a virtual function is `vf`,
+    that of a partition is `GPU.division`. Different divisions divide the same silicon, so their parts overlap.
     """
     if partition is not None:
         return f"{address}/{division}/{partition}"
@@ -202,13 +202,14 @@ def source_of(address: str, parent: str | None, partition: int | None, division:
 
 
 def overlap(first: str, second: str) -> bool:
-    """Return whether two sources have silicon in common: of one GPU all have, but two parts of one division."""
-    one, other = first.split("/"), second.split("/")
-    return one[0] == other[0] and not (len(one) == len(other) and one[1:2] == other[1:2] and one[2:] != other[2:])
+    """Return whether two sources overlap: they are of one GPU, and are not different parts of one division."""
+    (gpu, *part), (other_gpu, *other_part) = first.split("/"), second.split("/")
+    different_parts = len(part) == len(other_part) and part[:1] == other_part[:1] and part[1:] != other_part[1:]
+    return gpu == other_gpu and not different_parts
 
 
 def named_source(device: str) -> str | None:
-    """Return what a device is made of, as far as its name says it; None if it is not a name of this driver."""
+    """Return what a device is made of, as far as its name tells; None if it is not a name of this driver."""
     match = _NAME.fullmatch(device)
     if match is None:
         return None
@@ -224,14 +225,14 @@ def sort_key(gpu: GPU) -> tuple[int, ...]:
 
 def doubtful_uuids(gpus: Iterable[GPU]) -> dict[str, tuple[str, ...]]:
     """Return the UUIDs that several GPUs report, with their devices; a partition may have the UUID of its GPU."""
-    bearers: dict[str, list[str]] = {}
+    devices: dict[str, list[str]] = {}
     for gpu in gpus:
         if gpu.uuid is not None and gpu.kind is not GPUKind.PARTITION:
-            bearers.setdefault(gpu.uuid, []).append(gpu.name)
-    return {uuid: tuple(names) for uuid, names in bearers.items() if len(names) > 1}
+            devices.setdefault(gpu.uuid, []).append(gpu.name)
+    return {uuid: tuple(names) for uuid, names in devices.items() if len(names) > 1}
 
 
-# Names of common GPUs by PCI id, for where no driver says one (ids: the public PCI ID repository).
+# Names of common GPUs by PCI id, for GPUs whose driver reports none (ids: the public PCI ID repository).
 
 _NAMES: Final = {
     NVIDIA: {
@@ -304,7 +305,7 @@ _NAMES: Final = {
 
 
 def model_name(vendor_id: int | None, device_id: int | None) -> str | None:
-    """Return what people call the GPU with these PCI ids; None if it is not a common one."""
+    """Return the product name of a common GPU by its PCI ids; None for others."""
     if vendor_id is None or device_id is None:
         return None
     return _NAMES.get(vendor_id, {}).get(device_id)

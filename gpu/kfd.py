@@ -1,4 +1,4 @@
-"""AMD's KFD topology (`/sys/class/kfd/kfd/topology/nodes`): which nodes are GPUs, their memory, their partitions.
+"""Reads AMD's KFD topology (`/sys/class/kfd/kfd/topology/nodes`): which nodes are GPUs, their memory and partitions.
 
 A node's `location_id` has the PCI bus and function in its low 16 bits and, on a GPU in partitions, the partition's
 number in bits 31 to 28; some kernels put that number into the function's bits instead. `unique_id` does not
@@ -16,7 +16,7 @@ import msgspec
 from dranode.driver.machine.root import Root, all_names, integer, names, read_attribute, why_unread
 
 _NODES: Final = "sys/class/kfd/kfd/topology/nodes"
-# How often a topology is read that changes all the while; the last reading counts as it is.
+# How often to read a topology that keeps changing. The last reading is used even if it is inconsistent.
 _READINGS: Final = 4
 # HSA_MEM_HEAP_TYPE: public and private frame buffer.
 _FRAME_BUFFERS: Final = frozenset({1, 2})
@@ -43,21 +43,22 @@ class KFDNode(msgspec.Struct, frozen=True):
 
 
 def kfd_nodes(root: Root) -> tuple[KFDNode, ...]:
-    """The GPU nodes of the topology in KFD's order; nodes that cannot be read are not there.
+    """Return the GPU nodes of the topology in KFD's order, without nodes that cannot be read.
 
-    The kernel removes the whole tree and builds it again when a GPU comes, goes or is divided: then it is read again.
+    The kernel removes the whole tree and builds it again when a GPU is added, removed or divided, so a reading counts
+    only if the tree has the same nodes afterwards.
     """
     for _ in range(1, _READINGS):
         before = _listed(root)
-        found = _read(root, before)
+        nodes = _read(root, before)
         if _listed(root) == before:
-            return found
+            return nodes
     return _read(root, _listed(root))
 
 
 def _listed(root: Root) -> tuple[str, ...]:
-    there = (name for name in names(root, _NODES) if name.isdecimal() and root.exists(f"{_NODES}/{name}/properties"))
-    return tuple(sorted(there, key=int))
+    nodes = (name for name in names(root, _NODES) if name.isdecimal() and root.exists(f"{_NODES}/{name}/properties"))
+    return tuple(sorted(nodes, key=int))
 
 
 def _read(root: Root, nodes: Iterable[str]) -> tuple[KFDNode, ...]:
@@ -82,39 +83,39 @@ def _read(root: Root, nodes: Iterable[str]) -> tuple[KFDNode, ...]:
 
 
 def hidden_nodes(root: Root) -> tuple[int, ...]:
-    """The nodes that are there and cannot be read.
+    """Return the numbers of nodes that exist and cannot be read.
 
     Raises:
-        MachineError: there is a topology, and its nodes cannot be listed, or this process can open no file.
+        MachineError: the nodes of the topology cannot be listed, or this process cannot open any file.
     """
     nodes = filter(str.isdecimal, all_names(root, _NODES))
     return tuple(int(name) for name in nodes if why_unread(root, f"{_NODES}/{name}/properties"))
 
 
 def by_address(nodes: Iterable[KFDNode], addresses: Iterable[str]) -> Mapping[str, Mapping[int, KFDNode]]:
-    """The nodes of every GPU by PCI address, by the number of the partition, in order.
+    """Return the nodes of every GPU by PCI address, and by the number of the partition in order.
 
-    A node whose function is no GPU's belongs to function 0 of its slot: the bits are a partition's number. Where the
-    kernel reports no numbers, the order of the nodes is that of the partitions.
+    A node belongs to function 0 of its slot if its function is not a GPU, because these bits are a partition's number
+    then. If the kernel reports no numbers, partitions are numbered in the order of the nodes.
     """
     present = frozenset(addresses)
-    by_number: dict[str, list[KFDNode]] = {}
+    by_gpu: dict[str, list[KFDNode]] = {}
     for node in nodes:
         exact, first = f"{node.slot}.{node.function}", f"{node.slot}.0"
         address = exact if exact in present else first
         if address in present:
-            by_number.setdefault(address, []).append(node)
-    return {address: _numbered(each, int(address[-1], 16)) for address, each in by_number.items()}
+            by_gpu.setdefault(address, []).append(node)
+    return {address: _numbered(gpu_nodes, int(address[-1], 16)) for address, gpu_nodes in by_gpu.items()}
 
 
 def _numbered(nodes: Iterable[KFDNode], function: int) -> Mapping[int, KFDNode]:
     ordered = sorted(nodes, key=lambda node: (node.part, node.function, node.node))
-    told = {node.part or node.function - function: node for node in ordered}
-    return told if len(told) == len(ordered) else dict(enumerate(ordered))
+    numbered = {node.part or node.function - function: node for node in ordered}
+    return numbered if len(numbered) == len(ordered) else dict(enumerate(ordered))
 
 
 def _memory(root: Root, node: str) -> int | None:
-    """Bytes of frame buffer; None where there is none, or where a bank does not say what it is."""
+    """Return the bytes of frame buffer; None if there is none, or if the type or size of a bank is unknown."""
     total = 0
     for bank in names(root, f"{_NODES}/{node}/mem_banks"):
         fields = _properties(read_attribute(root, f"{_NODES}/{node}/mem_banks/{bank}/properties") or "")

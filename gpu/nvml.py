@@ -1,9 +1,9 @@
-"""Reads from NVIDIA's management library what no file says: memory, compute capability, XID errors.
+"""Reads from NVIDIA's management library what no file shows: memory, compute capability, MIG mode, XID errors.
 
-Optional: without `nvidia-ml-py` (extra `nvml`), without the library on the node or after a driver reload there is less
-to know, never an error. The library is opened when it is first needed and again after it failed. It knows the GPUs that
-the driver had when it was opened, and keeps them from being unbound; so it is opened again when the driver has others,
-and stays closed while one is taken away. A GPU that fell off the bus fails alone.
+It is optional: without `nvidia-ml-py` (extra `nvml`), without the library on the node or after a driver reload these
+facts are missing, which is not an error. The library is opened when it is first needed and again after a failure. It
+knows the GPUs that the driver had when it was opened, and prevents them from being unbound. So it is opened again when
+the driver has others, and stays closed while a GPU is unbound. A GPU that fell off the bus does not affect the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NVMLFacts(msgspec.Struct, frozen=True):
     """One GPU as NVML describes it.
 
     Attributes:
-        memory: bytes, without what the driver keeps for ECC.
+        memory: bytes, without those that the driver keeps for ECC.
         compute_capability: CUDA compute capability as a version (`9.0.0`).
         uuid: `GPU-` and a UUID.
         model: product name.
@@ -50,10 +50,10 @@ class NVML(Protocol):
         """
 
     def xids(self) -> tuple[tuple[str, int], ...]:
-        """PCI address and number of the XID errors since the last call."""
+        """Return PCI address and number of the XID errors since the last call."""
 
     def released(self) -> AbstractContextManager[None]:
-        """Close the GPUs, and open none, until the context ends, so that one can be unbound from its driver."""
+        """Close the library until the context ends, so that a GPU can be unbound from its driver."""
 
 
 class NVMLLibrary:
@@ -72,12 +72,12 @@ class NVMLLibrary:
         self._xids: list[tuple[str, int]] = []
 
     def gpus(self, bound: Collection[str]) -> Mapping[str, NVMLFacts]:
-        """The GPUs that NVML manages, by PCI address; what was last known of those bound while it is released."""
+        """Return the GPUs that NVML manages, by PCI address; while it is released, the last known facts."""
         with self._lock:
             if self._released:
                 return {address: facts for address, facts in self._facts.items() if address in bound}
             if self._initialized and self._bound != frozenset(bound):
-                self._wait_for_events()
+                self._read_events()
                 self._close()
             try:
                 self._open()
@@ -91,16 +91,16 @@ class NVMLLibrary:
             return self._facts
 
     def xids(self) -> tuple[tuple[str, int], ...]:
-        """PCI address and number of the XID errors since the last call."""
+        """Return PCI address and number of the XID errors since the last call."""
         with self._lock:
             if not self._released:
-                self._wait_for_events()
-            found, self._xids = self._xids, []
-            return tuple(found)
+                self._read_events()
+            xids, self._xids = self._xids, []
+            return tuple(xids)
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Close the GPUs, and open none, until this is over."""
+        """Close the library until the context ends."""
         with self._lock:
             self._released += 1
             self._close()
@@ -132,13 +132,13 @@ class NVMLLibrary:
         self._initialized, self._handles, self._events = False, {}, None
         self._tried(self._library.nvmlShutdown)
 
-    def _wait_for_events(self) -> None:
-        """Take in the XID errors that there are by now."""
+    def _read_events(self) -> None:
+        """Read the XID errors that have occurred so far, without waiting."""
         try:
             self._open()
             while True:
                 event = self._library.nvmlEventSetWait_v2(self._events, 0)
-                address = self._bearer(event.device)
+                address = self._address_of(event.device)
                 if event.eventType == self._library.nvmlEventTypeXidCriticalError and address is not None:
                     self._xids.append((address, int(event.eventData)))
         except self._library.NVMLError as error:
@@ -162,25 +162,25 @@ class NVMLLibrary:
         )
 
     def _tried(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        """Return what a call answers; None where NVML does not do it, or not for this GPU."""
+        """Return the answer of a call; None if NVML does not support it, or not for this GPU."""
         try:
             return call(*arguments)
         except self._library.NVMLError:
             return None
 
-    def _bearer(self, device: Any) -> str | None:
-        """The address of the GPU that an event is of; one that fell off the bus does not tell its own any more."""
-        same = (address for address, handle in self._handles.items() if _pointer(handle) == _pointer(device))
-        return self._tried(self._address, device) or next(same, None)
+    def _address_of(self, device: Any) -> str | None:
+        """Return the address of an event's GPU. One that fell off the bus no longer reports its own."""
+        known = (address for address, handle in self._handles.items() if _pointer(handle) == _pointer(device))
+        return self._tried(self._address, device) or next(known, None)
 
     def _address(self, handle: Any) -> str:
-        """NVML writes `00000000:17:00.0`, in capitals; sysfs a domain of at least four digits, in small letters."""
+        """Return an address as in sysfs: NVML uses capitals and eight digits for the domain, sysfs at least four."""
         domain, _, rest = _text(self._library.nvmlDeviceGetPciInfo(handle).busId).lower().partition(":")
         return f"{int(domain, 16):04x}:{rest}"
 
 
 def open_nvml() -> NVML | None:
-    """NVIDIA's management library, if `nvidia-ml-py` is installed."""
+    """Return NVIDIA's management library; None if `nvidia-ml-py` is not installed."""
     try:
         return NVMLLibrary(importlib.import_module("pynvml"))
     except ImportError:
@@ -188,7 +188,7 @@ def open_nvml() -> NVML | None:
 
 
 def _pointer(handle: Any) -> int | None:
-    """Return where a handle points to: ctypes makes a new object of every pointer, and two of them are never equal."""
+    """Return the address in a handle: ctypes makes a new object for every pointer, and two are never equal."""
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 

@@ -1,4 +1,4 @@
-"""The GPU driver: `dra.gpu`."""
+"""The GPU driver, `dra.gpu`; its entry point in the group `dranode.plugins` is `gpu`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,9 @@ from dranode.gpu.proc import nvidia_gpus
 from dranode.gpu.scan import scan
 from dranode.gpu.sysfs import GPU_CLASSES, aer_counts
 
-# Reads what only the running machine can say beyond its files: who owns a device node.
-
 
 class Live(Protocol):
-    """A machine that runs. Paths are relative to its root, without a leading slash, as in `Root`."""
+    """A running machine. Paths are relative to its root, without a leading slash, as in `Root`."""
 
     def group(self, path: str) -> int | None:
         """The group that owns a file; None if there is no such file.
@@ -48,7 +46,7 @@ class Live(Protocol):
 
 
 class GPUHost:
-    """The machine that we run on."""
+    """The machine on which this process runs."""
 
     def group(self, path: str) -> int | None:
         """The group that owns a file; None if there is no such file.
@@ -72,11 +70,11 @@ class GPUPlugin(Plugin, Configures):
 
     Args:
         root: the machine's files.
-        shared: whether several claims may have one GPU.
+        shared: whether several claims may share a GPU.
         tainted: whether unhealthy GPUs are tainted.
-        live: answers what only the running machine knows; None for a captured or synthetic one.
+        live: tells the group of a device node; None for a captured or synthetic machine.
         nvml: NVIDIA's management library.
-        events: opens the kernel's event source.
+        events: opens the source of the kernel's events.
         clock: seconds since 1970.
     """
 
@@ -130,7 +128,7 @@ class GPUPlugin(Plugin, Configures):
         )
 
     def sources(self, device: str, state: Any) -> frozenset[str] | None:
-        """Return the part of a GPU that was granted, even if the GPU is divided differently by now."""
+        """Return what a granted device is made of, even if the GPU is divided differently by now."""
         return grants.gpu_sources(device, state)
 
     def parse_config(self, config: Config) -> GPUConfig:
@@ -142,7 +140,7 @@ class GPUPlugin(Plugin, Configures):
         return grants.grant_gpus(claim, held, inventory.hardware)
 
     def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
-        """Add the device nodes with their present numbers, the group ids and NVIDIA's libraries."""
+        """Add device nodes with their present numbers, group ids and NVIDIA's libraries."""
         return tuple(self._completed(claim, grant) for grant in grants)
 
     def configures(self, grants: tuple[Grant, ...]) -> bool:
@@ -156,28 +154,28 @@ class GPUPlugin(Plugin, Configures):
                 vfio.take(self._root, claim, intent.homes)
 
     def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:  # noqa: ARG002 - grants suffice
-        """Bind the GPUs of mode `vfio` to the drivers that they had before."""
+        """Bind the GPUs of mode `vfio` to their earlier drivers."""
         for intent in _taking(grants):
             vfio.give_back(self._root, intent.homes)
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
         """Read the error counters and NVML's events, and return the health of every GPU that was ever published."""
-        found: GPUInventory = inventory.hardware
-        addresses = sorted({gpu.address for gpu in found.gpus})
+        hardware: GPUInventory = inventory.hardware
+        addresses = sorted({gpu.address for gpu in hardware.gpus})
         counts, unread = self._counted(addresses)
         xids = self._nvml.xids() if self._nvml is not None else ()
         now = self._clock()
         with self._lock:
             condition = health.without_counts(health.expired(self._condition, now), unread)
-            for address, each in counts.items():
-                condition = health.counted(condition, address, each, now)
+            for address, totals in counts.items():
+                condition = health.counted(condition, address, totals, now)
             for address, number in xids:
                 condition = health.xid(condition, address, number, now)
             self._condition = condition
             return health.report(condition)
 
     def _counted(self, addresses: Iterable[str]) -> tuple[dict[str, AERCounts], dict[str, str]]:
-        """The error counters of the functions that have some, and why those of others cannot be read."""
+        """Return the error counters of the functions that have any, and why those of others cannot be read."""
         counts: dict[str, AERCounts] = {}
         unread: dict[str, str] = {}
         for address in addresses:
@@ -191,9 +189,9 @@ class GPUPlugin(Plugin, Configures):
         return counts, unread
 
     def watch(self, stop: Stop) -> Iterator[None]:
-        """Yield when `discover` may have another answer, until `stop` is set; block in between.
+        """Yield when `discover` may return something else, until `stop` is set; block in between.
 
-        GPUs came, went or changed drivers, or a taint is due. It yields at least once a minute.
+        That is when GPUs were added, removed or bound to other drivers, when a taint changes, and every minute.
         """
         yield from watch(opened(self._events), self.note, stop, due=self._taints_changed)
 
@@ -244,7 +242,7 @@ def plugin(root: Root, options: Mapping[str, object]) -> GPUPlugin:
 
 
 def _taking(grants: Iterable[Grant]) -> Iterator[Intent]:
-    """Yield the intents of the grants that take functions from their drivers."""
+    """Yield the intents of the grants whose functions are taken from their drivers."""
     for grant in grants:
         intent = Intent.of(grant)
         if intent is not None and intent.homes:
@@ -260,8 +258,8 @@ class GPUEvent(msgspec.Struct, frozen=True):
     Attributes:
         action: add, remove, bind, unbind, change.
         address: the PCI function.
-        wedged: how the GPU may be recovered, mildest first (`rebind,bus-reset`; `none`: it has recovered); None in an
-            event that says nothing of it.
+        wedged: how the GPU may be recovered, mildest first (`rebind,bus-reset`), or `none` if it has recovered; None
+            for other events.
     """
 
     action: str
@@ -270,7 +268,7 @@ class GPUEvent(msgspec.Struct, frozen=True):
 
 
 def gpu_event_of(action: str, subsystem: str, path: str, properties: Mapping[str, str]) -> GPUEvent | None:
-    """The event that a uevent is; None if it has nothing to do with GPUs.
+    """Return the event that a uevent reports; None if it is not about a GPU.
 
     Args:
         action: the uevent's ACTION.
@@ -292,7 +290,7 @@ def gpu_event_of(action: str, subsystem: str, path: str, properties: Mapping[str
 
 
 def gpu_kernel_events() -> udev.Events[GPUEvent]:
-    """The kernel's uevents about GPUs.
+    """Open the source of the kernel's uevents about GPUs.
 
     Raises:
         ImportError: libudev is not installed.

@@ -1,8 +1,9 @@
-"""Reads what NVIDIA's kernel driver says in `/proc/driver/nvidia`, without NVML.
+"""Reads the files of NVIDIA's kernel driver in `/proc/driver/nvidia`, without NVML.
 
-`gpus/<address>/information` has lines `Key:` and a value; a UUID is question marks until the GPU was first used.
-`gpus/<address>/numa_status` exists where the GPU's memory is a NUMA node of the system. The device's folder exists only
-while the GPU is bound to the driver. `capabilities/gpu<minor>/mig` has a folder `gi<n>` for each of its MIG instances.
+`gpus/<address>/information` has lines with a key, a colon and a value; a UUID consists of question marks until the GPU
+is first used. `gpus/<address>/numa_status` exists if the GPU's memory is a NUMA node of the system. The folder of a GPU
+exists only while the GPU is bound to the driver. `capabilities/gpu<minor>/mig` has a folder `gi<n>` for each of its MIG
+instances.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dranode.driver.machine.root import Root, all_names, integer, names, read_at
 from dranode.gpu.sysfs import PROC_NVIDIA
 
 NVIDIAS_DRIVER: Final = "nvidia"
-"""The kernel driver that all of this is of; nouveau serves such GPUs by render nodes."""
+"""The kernel driver to which these files belong; nouveau serves NVIDIA's GPUs with render nodes."""
 
 _UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _INSTANCE: Final = re.compile("gi[0-9]+")
@@ -25,18 +26,18 @@ _VERSION: Final = re.compile(r"^NVRM version:.*?\s(?P<version>[0-9]+\.[0-9]+(?:\
 
 
 class NvidiaFacts(msgspec.Struct, frozen=True):
-    """One GPU as the kernel driver describes it; None is what it does not tell.
+    """One GPU as the kernel driver describes it; None means not reported.
 
     Attributes:
         model: product name.
         uuid: `GPU-` and a UUID.
         minor: number of `/dev/nvidia<minor>`.
-        excluded: the administrator keeps the GPU from use (`NVreg_ExcludedGpus`); older drivers do not say so.
+        excluded: whether the administrator excludes the GPU from use (`NVreg_ExcludedGpus`); older drivers do not tell.
         instances: how many MIG instances it is divided into.
         unread: why it is not known whether the GPU may be handed out, if a file about that cannot be read; else empty.
-        memory_node: the NUMA node that is its memory.
+        memory_node: the NUMA node that consists of its memory.
         memory: bytes of that node.
-        unclear: why neither is known, though the driver says something of both; empty otherwise.
+        unclear: why both are unknown although the driver has a file about them; else empty.
     """
 
     model: str | None = None
@@ -51,24 +52,26 @@ class NvidiaFacts(msgspec.Struct, frozen=True):
 
 
 def nvidia_gpus(root: Root) -> frozenset[str]:
-    """The PCI addresses of the GPUs that the driver has."""
+    """Return the PCI addresses of the GPUs that the driver has."""
     return frozenset(names(root, f"{PROC_NVIDIA}/gpus"))
 
 
 def nvidia_facts(root: Root, address: str) -> NvidiaFacts | None:
-    """Return what the driver says of the GPU at this PCI address; None if the driver does not have it."""
+    """Return what the driver reports about the GPU at this PCI address; None if the driver does not have it."""
     folder = f"{PROC_NVIDIA}/gpus/{address}"
-    told = read_attribute(root, f"{folder}/information")
-    if told is None and (unread := why_unread(root, f"{folder}/information")):
+    text = read_attribute(root, f"{folder}/information")
+    if text is None and (unread := why_unread(root, f"{folder}/information")):
         return NvidiaFacts(unread=unread)
-    if told is None and not root.exists(folder):
+    if text is None and not root.exists(folder):
         return None
-    information = _fields(told or "")
+    information = _fields(text or "")
     status = f"{folder}/numa_status"
-    said = read_attribute(root, status)
-    numa = _fields(said or "")
+    numa_text = read_attribute(root, status)
+    numa = _fields(numa_text or "")
     node, memory = integer(numa.get("Node", ""), 10), integer(numa.get("Size", ""), 16)
-    unclear = "" if said is None or None not in (node, memory) else f"/{status} has no lines Node and Size with numbers"
+    unclear = (
+        f"/{status} has no lines Node and Size with numbers" if numa_text is not None and None in (node, memory) else ""
+    )
     uuid = information.get("GPU UUID", "")
     minor = integer(information.get("Device Minor", ""), 10)
     try:
@@ -88,7 +91,7 @@ def nvidia_facts(root: Root, address: str) -> NvidiaFacts | None:
 
 
 def nvidia_version(root: Root) -> str | None:
-    """The version of NVIDIA's kernel driver, as `/proc` writes it (`580.159.04`)."""
+    """Return the version of NVIDIA's kernel driver as `/proc` shows it (`580.159.04`)."""
     match = _VERSION.search(read_attribute(root, f"{PROC_NVIDIA}/version") or "")
     return None if match is None else match["version"]
 

@@ -1,4 +1,4 @@
-"""Everything that a machine says of its GPUs, put together: PCI and DRM, KFD, NVIDIA's `/proc`, NVML."""
+"""Combines what a machine reports about its GPUs: PCI and DRM, KFD, NVIDIA's `/proc`, NVML."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
         nvml: what NVIDIA's library adds, by PCI address.
 
     Raises:
-        MachineError: the PCI functions cannot be listed, or this process can open no more files.
+        MachineError: the PCI functions cannot be listed, or this process cannot open any file.
     """
     pci = PCI(root)
     reasons = {address: pci.left_out(address) for address in pci.addresses}
@@ -51,10 +51,10 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
             if facts and facts.unclear:
                 warnings.append(f"the NUMA node and the size of GPU {address}'s memory are not known: {facts.unclear}")
             gpu = _nvidia(root, gpu, facts, library)
-        # A capture without a single driver says nothing of them.
+        # A capture without any driver does not show to which drivers its GPUs are bound.
         if drivers_seen and (reason := _unserved(root, gpu)):
             gpu = replace(gpu, unserved=reason)
-        # One that went meanwhile was read half.
+        # A GPU that was removed meanwhile has been read in part only.
         if root.exists(f"{PCI_DEVICES}/{address}"):
             gpus.append(gpu)
     gpus = list(_quotas(root, pci, gpus))
@@ -68,8 +68,8 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
     warnings += _unplaced(root, [gpu for gpu in gpus if not gpu.unserved])
     doubtful = doubtful_uuids(gpus)
     warnings += [
-        f"UUID {uuid} is reported by {' and '.join(bearers)}: none of them is published with it"
-        for uuid, bearers in doubtful.items()
+        f"UUID {uuid} is reported by {' and '.join(devices)}: none of them is published with it"
+        for uuid, devices in doubtful.items()
     ]
     return GPUInventory(
         tuple(replace(gpu, uuid=None) if gpu.uuid in doubtful else gpu for gpu in gpus),
@@ -79,7 +79,7 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
 
 
 def _no_functions(root: Root, pci: PCI) -> Iterable[str]:
-    """Yield a sentence if the bus is empty, or cannot be seen, on a machine that has PCI."""
+    """Yield a sentence if no function is visible on a machine that has PCI."""
     roots = () if pci.addresses else tuple(filter(PCIE_ROOT.fullmatch, names(root, "sys/devices")))
     if roots:
         yield f"no PCI function is visible in /{PCI_DEVICES}, though the machine has the PCI root {roots[0]}"
@@ -101,13 +101,13 @@ def _unlinked(root: Root, minors: Iterable[int]) -> Iterable[str]:
 
 
 def _unplaced(root: Root, gpus: Iterable[GPU]) -> Iterable[str]:
-    """Yield a sentence if the machine has several NUMA nodes and does not say which of them GPUs are near."""
+    """Yield a sentence if the machine has several NUMA nodes and does not report which of them GPUs are near."""
     addresses = tuple(dict.fromkeys(gpu.address for gpu in gpus if gpu.numa_node is None))
     if addresses and not has_one_node(root):
         several = f"GPUs {', '.join(addresses)} are" if len(addresses) > 1 else f"GPU {addresses[0]} is"
         yield (
-            f"the machine does not say which NUMA node {several} near, so no numaNode is published and claims "
-            "that match it get other devices"
+            f"the machine does not report which NUMA node {several} near, so no numaNode is published and claims "
+            "that select by it get other devices"
         )
 
 
@@ -127,7 +127,7 @@ def _withheld(facts: NvidiaFacts | None, library: NVMLFacts) -> str:
 
 
 def _unserved(root: Root, gpu: GPU) -> str:
-    """Return why no kernel driver serves a GPU, so that every Prepare of it would be refused; empty if one does."""
+    """Return why no kernel driver serves a GPU, so that every Prepare would be refused; empty if one does."""
     driver = gpu.driver
     if driver is None:
         return "no driver is bound to it"
@@ -136,22 +136,22 @@ def _unserved(root: Root, gpu: GPU) -> str:
     if driver == NVIDIAS_DRIVER:
         known = nvidia_gpus(root)
         return "" if not known or gpu.address in known else f"driver {driver} is bound to it and does not offer it"
-    # Without the class nothing is known of render nodes: a machine that was captured or made up may lack it.
+    # Without the DRM class nothing is known about render nodes: a captured or made-up machine may lack it.
     if not root.exists(_DRM_CLASS) or "renderD" in drm_minors(root, f"{PCI_DEVICES}/{gpu.address}"):
         return ""
     return f"driver {driver} is bound to it and gives it no render node"
 
 
 def _left_unserved(gpus: Iterable[GPU]) -> Iterable[str]:
-    """Yield a sentence for each reason why GPUs are served by no driver."""
+    """Yield a sentence for each reason why no driver serves some GPUs."""
     addresses: dict[str, dict[str, None]] = {}
     for gpu in gpus:
         if gpu.unserved:
             addresses.setdefault(gpu.unserved, {})[gpu.address] = None
-    for reason, each in addresses.items():
-        which = f"GPUs {', '.join(each)} are" if len(each) > 1 else f"GPU {next(iter(each))} is"
+    for reason, gpus_left_out in addresses.items():
+        subject = f"GPU{'s' if len(gpus_left_out) > 1 else ''} {', '.join(gpus_left_out)}"
         yield (
-            f"{which} left out: {reason}; "
+            f"{subject} {'are' if len(gpus_left_out) > 1 else 'is'} left out: {reason}; "
             "load the driver that serves it and see the kernel's log, or bind it to vfio-pci for virtual machines"
         )
 
@@ -172,14 +172,14 @@ def _nvidia(root: Root, gpu: GPU, facts: NvidiaFacts | None, nvml: NVMLFacts) ->
 
 
 def _quotas(root: Root, pci: PCI, gpus: Sequence[GPU]) -> Iterable[GPU]:
-    """Virtual functions with the memory that xe has set aside for them (`sriov_admin/vf<n>/profile/vram_quota`)."""
+    """Return the GPUs, with the memory that xe reserves for virtual functions (`vram_quota`)."""
     quotas: dict[str, int | None] = {}
     for parent in {gpu.parent for gpu in gpus if gpu.parent is not None}:
         folder = f"{PCI_DEVICES}/{parent}"
         if not root.exists(f"{folder}/sriov_admin"):
             continue
         for address, index in pci.virtual_functions(parent).items():
-            # The kernel counts virtual functions from 1 here and from 0 in virtfn<n>.
+            # The kernel numbers virtual functions from 1 here, and from 0 in virtfn<n>.
             quotas[address] = number(root, f"{folder}/sriov_admin/vf{index + 1}/profile/vram_quota")
     return (replace(gpu, memory=quotas.get(gpu.address) or gpu.memory) for gpu in gpus)
 
@@ -189,26 +189,27 @@ def _partitions(root: Root, gpus: Sequence[GPU]) -> list[GPU]:
     nodes = by_address(kfd_nodes(root), (gpu.address for gpu in gpus))
     partitions: list[GPU] = []
     for gpu in gpus:
-        mine = nodes.get(gpu.address, {})
+        gpu_nodes = nodes.get(gpu.address, {})
         mode = _mode(root, gpu.address)
-        partitions.append(replace(gpu, partition_mode=mode, memory=gpu.memory or _sum(mine.values())))
-        if any(mine):
-            whole = replace(gpu, partition_mode=mode, parts=len(mine))
-            partitions.extend(_partition(whole, index, node) for index, node in mine.items())
+        partitions.append(replace(gpu, partition_mode=mode, memory=gpu.memory or _sum(gpu_nodes.values())))
+        # An undivided GPU has one node, with number 0.
+        if any(gpu_nodes):
+            whole = replace(gpu, partition_mode=mode, parts=len(gpu_nodes))
+            partitions.extend(_partition(whole, index, node) for index, node in gpu_nodes.items())
     return partitions
 
 
 def _hidden(root: Root) -> Iterable[str]:
-    """Yield a sentence if KFD hides nodes: a GPU in partitions looks whole then."""
+    """Yield a sentence if KFD hides nodes, because a partitioned GPU looks whole then."""
     try:
         nodes = hidden_nodes(root)
     except MachineError as error:
-        yield f"{error}, so whether AMD GPUs are in partitions is not known"
+        yield f"{error}, so it is not known whether AMD GPUs are partitioned"
         return
     if nodes:
         rest = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
         yield (
-            f"KFD node {nodes[0]}{rest} cannot be read, so whether AMD GPUs are in partitions is not known; "
+            f"KFD node {nodes[0]}{rest} cannot be read, so it is not known whether AMD GPUs are partitioned; "
             "let this process use their render nodes (in a DaemonSet, privileged: true)"
         )
 
@@ -225,7 +226,7 @@ def _partition(gpu: GPU, index: int, node: KFDNode) -> GPU:
 
 
 def _mode(root: Root, address: str) -> str | None:
-    """`CPX_NPS4`; None where there are no such files (Radeon, older Instinct) or they fail to read (in a reset)."""
+    """Return a mode such as `CPX_NPS4`; None if there are no such files (Radeon, older Instinct) or during a reset."""
     folder = f"{PCI_DEVICES}/{address}"
     compute = read_attribute(root, f"{folder}/current_compute_partition") or ""
     memory = read_attribute(root, f"{folder}/current_memory_partition") or ""

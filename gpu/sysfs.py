@@ -1,7 +1,8 @@
-"""GPUs in `/sys`: PCI functions first, what DRM adds after (Documentation/ABI/testing/sysfs-bus-pci, -class-drm).
+"""Reads GPUs from `/sys`: PCI functions, with what DRM adds (Documentation/ABI/testing/sysfs-bus-pci, -class-drm).
 
-The PCI scan is the base because a GPU may have no DRM node: NVIDIA's without nvidia-drm, those on vfio-pci, unbound
-ones. Every file may be missing or fail to read (EPERM in a reset, EINVAL without a link); then its value is unknown.
+The PCI functions come first because a GPU may have no DRM node: NVIDIA's without nvidia-drm, and those that are on
+vfio-pci or unbound. Every file may be missing or unreadable (EPERM in a reset, EINVAL without a link); its value is
+unknown then.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PROC_NVIDIA: Final = "proc/driver/nvidia"
 GPU_CLASSES: Final = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
 _ACCELERATOR: Final = 0x1200
 
-# Adapters that only display, and those of hypervisors; the hosts' own GPUs are none of theirs.
+# PCI vendors of adapters that only display (servers' management controllers, hypervisors) and cannot compute.
 DISPLAYS: Final = {
     0x1013: "Cirrus Logic",
     0x1023: "Trident",
@@ -49,7 +50,7 @@ DISPLAYS: Final = {
     0x80EE: "VirtualBox",
 }
 
-# One of these is in every sysfs; a machine without PCI lacks the functions alone.
+# Every sysfs has one of these, also on a machine without PCI. If both are missing, sysfs was not seen.
 _ANY_SYS: Final = ("sys/bus", "sys/devices")
 _SPEED: Final = re.compile(r"(?P<gigatransfers>[0-9]+(?:\.[0-9]+)?) GT/s")
 _CHIP: Final = re.compile(r"[0-9a-fA-F]{1,16}")
@@ -58,18 +59,18 @@ _MINOR: Final = re.compile(r"(?P<kind>card|renderD)(?P<minor>[0-9]+)", re.ASCII)
 
 
 def drm_minors(root: Root, folder: str) -> dict[str, int]:
-    """The DRM minors under a device's folder: `card` and `renderD`, as far as there are any; connectors are none."""
-    found = (_MINOR.fullmatch(name) for name in names(root, f"{folder}/drm"))
-    return {match["kind"]: int(match["minor"]) for match in found if match}
+    """Return the minor numbers of the `card` and `renderD` nodes in a device's folder, without those of connectors."""
+    matches = filter(None, map(_MINOR.fullmatch, names(root, f"{folder}/drm")))
+    return {match["kind"]: int(match["minor"]) for match in matches}
 
 
 def pci_function(root: Root, address: str) -> Function:
-    """The function and the driver that it is bound to now."""
+    """Return the function with its present driver."""
     return Function(address, link_name(root, f"{PCI_DEVICES}/{address}/driver"))
 
 
 class PCI:
-    """The PCI functions of a machine, read once: one object a scan."""
+    """The PCI functions of a machine, each read once; every scan makes a new object."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -79,17 +80,17 @@ class PCI:
 
     @cached_property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses of all functions, in the order of their text; none on a machine without PCI.
+        """Return the addresses of all functions as sorted texts; none on a machine without PCI.
 
         Raises:
-            MachineError: they cannot be listed, or nothing of `/sys` is there.
+            MachineError: they cannot be listed, or `/sys` is not mounted.
         """
         if not any(map(self.root.exists, _ANY_SYS)):
             raise MachineError(f"there is neither /{' nor /'.join(_ANY_SYS)}")
         return tuple(name for name in all_names(self.root, PCI_DEVICES) if ADDRESS.fullmatch(name))
 
     def vendor(self, address: str) -> int | None:
-        """The PCI vendor; NVIDIA's driver vouches for a function whose `vendor` file does not read."""
+        """Return the PCI vendor. A function whose `vendor` file is unreadable is NVIDIA's if NVIDIA's driver has it."""
         if address not in self._vendors:
             vendor = number(self.root, f"{PCI_DEVICES}/{address}/vendor", 16)
             if vendor is None and self.root.exists(f"{PROC_NVIDIA}/gpus/{address}"):
@@ -99,14 +100,14 @@ class PCI:
 
     @cached_property
     def _slots(self) -> dict[str, list[str]]:
-        """The functions of every slot (`0000:17:00`)."""
+        """Return the functions of every slot (`0000:17:00`)."""
         slots: dict[str, list[str]] = {}
         for address in self.addresses:
             slots.setdefault(address[:-2], []).append(address)
         return slots
 
     def left_out(self, address: str) -> str | None:
-        """Return why a function is not published, for a log; empty if that goes without saying, None if it is a GPU."""
+        """Return why a function is not published; empty if it obviously is not a GPU, None if it is one."""
         if address not in self._left_out:
             self._left_out[address] = self._judge(address)
         return self._left_out[address]
@@ -114,25 +115,25 @@ class PCI:
     def _judge(self, address: str) -> str | None:
         whole_class = number(self.root, f"{PCI_DEVICES}/{address}/class", 16)
         if whole_class is None:
-            there = self.root.exists(f"{PCI_DEVICES}/{address}")
-            return f"PCI function {address} is left out: its class cannot be read" if there else ""
+            exists = self.root.exists(f"{PCI_DEVICES}/{address}")
+            return f"PCI function {address} is left out: its class cannot be read" if exists else ""
         pci_class = whole_class >> 8
         vendor = self.vendor(address) if pci_class in GPU_CLASSES else None
         if pci_class not in GPU_CLASSES or vendor in DISPLAYS:
             return ""
         if vendor in VENDORS and (pci_class != _ACCELERATOR or vendor in (AMD, NVIDIA)):
             return None
-        # A GPU that is passed to a virtual machine was taken from the driver that gave it a render node.
+        # A GPU on vfio-pci has no render node, because it was taken from the driver that made it.
         taken = pci_class != _ACCELERATOR and pci_function(self.root, address).passthrough
         if taken or "renderD" in drm_minors(self.root, f"{PCI_DEVICES}/{address}"):
             return None
         if pci_class == _ACCELERATOR:
             return ""
         known = "an unreadable vendor" if vendor is None else f"vendor 0x{vendor:04x}"
-        return f"PCI function {address} of {known} is left out: it has no render node, so nothing could be given"
+        return f"PCI function {address} of {known} is left out: it has no render node that a container could use"
 
     def gpu(self, address: str) -> GPU:
-        """Return what PCI, DRM and the kernel driver's own files say about the GPU at this address."""
+        """Return the GPU at this address, from the files of PCI, DRM and its kernel driver."""
         folder = pci_folder(self.root, address)
         vendor_id = self.vendor(address)
         device_id = number(self.root, f"{folder}/device", 16)
@@ -149,7 +150,7 @@ class PCI:
             uuid=self._unique_id(folder, vendor_id),
             pcie_root=pcie_root(self.root, address),
             numa_node=numa_node(self.root, address),
-            # A virtual function has no link of its own, and its memory is its parent's to tell.
+            # A virtual function has no link of its own, and only its parent knows its memory.
             link_speed=self._link_speed(folder) if parent is None else None,
             link_width=self._link_width(folder) if parent is None else None,
             memory=self._memory(folder, function.driver) if parent is None else None,
@@ -159,7 +160,7 @@ class PCI:
         )
 
     def virtual_functions(self, address: str) -> dict[str, int]:
-        """The virtual functions of a physical one, by address, with their index from 0."""
+        """Return the indexes, from 0, of a physical function's virtual functions, by address."""
         folder = f"{PCI_DEVICES}/{address}"
         functions: dict[str, int] = {}
         for name in names(self.root, folder):
@@ -170,7 +171,7 @@ class PCI:
         return functions
 
     def _companions(self, address: str) -> tuple[Function, ...]:
-        """The slot's other functions that are no GPUs: sound, USB."""
+        """Return the slot's other functions that are not GPUs: sound, USB."""
         others = (other for other in self._slots.get(address[:-2], ()) if other != address)
         return tuple(pci_function(self.root, other) for other in others if self.left_out(other) == "")
 
@@ -193,13 +194,13 @@ class PCI:
         return (read_attribute(self.root, f"{folder}/product_name") or None) if vendor_id == AMD else None
 
     def _unique_id(self, folder: str, vendor_id: int | None) -> str | None:
-        """AMD's `unique_id` in the form that ROCm prints and takes: `GPU-` and 16 hexadecimal digits."""
-        # All 64 bits count: half of the chips have the highest one.
+        """Return AMD's `unique_id` in ROCm's form: `GPU-` and 16 hexadecimal digits."""
+        # The id has 64 bits; half of the chips have the highest bit set.
         chip = read_attribute(self.root, f"{folder}/unique_id") if vendor_id == AMD else None
         return f"GPU-{int(chip, 16):016x}" if chip and _CHIP.fullmatch(chip) and int(chip, 16) else None
 
     def _memory(self, folder: str, driver: str | None) -> int | None:
-        """Bytes of the GPU's own memory, where the kernel driver has a file for it."""
+        """Return the bytes of the GPU's own memory; None if the kernel driver has no file for it."""
         match driver:
             case "amdgpu":
                 paths = [f"{folder}/mem_info_vram_total"]
@@ -212,18 +213,18 @@ class PCI:
             case _:
                 return None
         sizes = [number(self.root, path) for path in paths]
-        # Of a GPU with a tile that does not say it, less would be published than there is.
+        # If a tile does not report its memory, the sum would be too small.
         return sum(size or 0 for size in sizes) or None if None not in sizes else None
 
 
-# PCI AER counters: `<function>/aer_dev_fatal` and `aer_dev_nonfatal`, a `<name> <count>` line each and a total.
+# PCI AER counters: `aer_dev_fatal` and `aer_dev_nonfatal` have a line `<name> <count>` for each error, and a total.
 
 
 def aer_counts(root: Root, address: str) -> AERCounts | None:
-    """The function's totals; None if it has no AER.
+    """Return the function's totals; None if it has no AER.
 
     Raises:
-        MachineError: it has, and its counters cannot be read.
+        MachineError: the counters exist and cannot be read.
     """
     fatal = _total(root, address, "aer_dev_fatal", "TOTAL_ERR_FATAL")
     nonfatal = _total(root, address, "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL")

@@ -1,8 +1,8 @@
-"""Mode `vfio`: a GPU goes from its kernel driver to `vfio-pci` and comes back (Documentation/driver-api/vfio.rst).
+"""Mode `vfio`: binds a GPU to `vfio-pci` and back to its kernel driver (Documentation/driver-api/vfio.rst).
 
-Both ways look at where each function is before they write, so either can be cut off after any write and be repeated, or
-be followed by the other. `driver_override` is set only while a function is bound and cleared again: one that is set was
-set by an administrator and is left alone.
+Both directions check the present driver of each function before they write. So either may be interrupted after any
+write and be repeated, or be followed by the other. This module sets `driver_override` only while it binds a function,
+and clears it afterwards; any other value was set by an administrator and is not changed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 
 def take(root: Root, claim: ClaimRef, homes: Iterable[Home]) -> None:
-    """Bind the functions to `vfio-pci`; those that are bound to it or a variant of it stay.
+    """Bind the functions to `vfio-pci`; functions that are bound to it or to a variant of it stay.
 
     Raises:
-        ClaimError: the GPU has no IOMMU group or is not alone in it, `vfio-pci` is not loaded, an administrator keeps a
-            function for another driver, or the kernel refuses.
-        MachineError: what would have to be known before cannot be seen: the group's functions, or where one is bound.
+        ClaimError: the GPU has no IOMMU group or shares it with a function in use, `vfio-pci` is not loaded, an
+            administrator has chosen another driver for a function, or the kernel refuses.
+        MachineError: the functions of the group, or the driver of one, cannot be read.
     """
     homes = tuple(homes)
     if not homes:
@@ -51,16 +51,16 @@ def take(root: Root, claim: ClaimRef, homes: Iterable[Home]) -> None:
                 root.write(f"{_DRIVERS}/{VFIO}/bind", home.address)
             _clear_override(root, home.address)
         except OSError as error:
-            ours = error.errno != errno.EROFS
-            advice = "see the node's kernel log" if ours else "run on the machine itself, or choose another mode"
+            captured = error.errno == errno.EROFS
+            advice = "run on the machine itself, or choose another mode" if captured else "see the node's kernel log"
             raise ClaimError(
-                f"claim {claim} cannot have GPU function {home.address} from {function.driver or 'no driver'} for "
-                f"{VFIO}: {error.strerror}; {advice}"
+                f"GPU function {home.address} of claim {claim} cannot be moved from {function.driver or 'no driver'} "
+                f"to {VFIO}: {error.strerror}; {advice}"
             ) from error
 
 
 def give_back(root: Root, homes: Iterable[Home]) -> None:
-    """Bind the functions to where they were; a driver or a function that is gone is a warning, no error."""
+    """Bind the functions to their earlier drivers. A driver or function that is gone is a warning, not an error."""
     for home in homes:
         if not root.exists(f"{PCI_DEVICES}/{home.address}"):
             continue
@@ -103,18 +103,18 @@ def _check_overrides(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> No
 
 
 def _check_group(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:
-    ours = {home.address for home in homes}
+    own = {home.address for home in homes}
     folder = f"{PCI_DEVICES}/{homes[0].address}/iommu_group"
     members = all_names(root, f"{folder}/devices")
     if not members:
         raise ClaimError(
             f"claim {claim} cannot have GPU {homes[0].address} in mode vfio: it is in no IOMMU group; "
-            "turn the IOMMU on (intel_iommu=on, amd_iommu=on)"
+            "turn on the IOMMU (intel_iommu=on, amd_iommu=on)"
         )
     for address in members:
         function = pci_function(root, address)
         bridge = (number(root, f"{PCI_DEVICES}/{address}/class", 16) or 0) >> 16 == _BRIDGE
-        if address not in ours and not bridge and function.driver is not None and not function.passthrough:
+        if address not in own and not bridge and function.driver is not None and not function.passthrough:
             raise ClaimError(
                 f"claim {claim} cannot have GPU {homes[0].address} in mode vfio: function {address} of its IOMMU "
                 f"group {link_name(root, folder)} is bound to {function.driver}; unbind it, or use another slot"

@@ -37,7 +37,7 @@ def test_a_file_of_online_cpus_that_is_not_the_kernels_own_is_said_to_be_the_rea
     pods = {"cpuset.cpus.effective": "2", "cpuset.mems.effective": "0"}
     files |= {f"sys/fs/cgroup/kubepods/{name}": text for name, text in pods.items()}
     (warning,) = read_topology(machine(files)).warnings
-    assert "CPUs 2 by /sys/fs/cgroup/kubepods" in warning
+    assert "/sys/fs/cgroup/kubepods lets pods run on CPUs 2" in warning
     assert "lxcfs" in warning
 
 

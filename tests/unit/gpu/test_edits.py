@@ -171,7 +171,7 @@ def test_a_gpu_whose_driver_is_gone_is_named() -> None:
 
 def test_a_partition_that_is_gone_since_it_was_published_is_named() -> None:
     message = refusal(mi300x(gpus=1, parts=2), PART)
-    assert message.startswith("GPU 0000:0c:00.0 has no partition 3 any more, only 2")
+    assert message.startswith("GPU 0000:0c:00.0 no longer has partition 3, only 2")
 
 
 def test_a_gpu_on_vfio_has_no_nodes_for_compute() -> None:

@@ -116,8 +116,8 @@ def test_each_vendor_has_its_list(machine: Machine, device: str, entry: str) -> 
 def test_a_list_for_gpus_of_two_requests_is_refused() -> None:
     message = refusal(hgx(), result(FIRST, "a"), result(SECOND, "b"), configs=(config(visibility="vendor"),))
     assert message == (
-        "claim default/mine has visibility vendor and nvidia GPUs in requests a and b, but a container has room for "
-        "the list of one request; use one request or visibility none"
+        "claim default/mine has visibility vendor and nvidia GPUs in requests a and b, but a container's variable "
+        "can list the GPUs of one request only; use one request or visibility none"
     )
 
 
@@ -153,7 +153,7 @@ def test_a_gpu_and_its_parts_are_never_both_given_and_both_claims_are_named(aske
         give(flex(), result(asked), held=holds(other))
     assert str(caught.value) == (
         f'claim default/mine was allocated device "{asked}", but claim team/other holds "{other}" of the same GPU; '
-        "it can be prepared once that one is unprepared"
+        "it can be prepared once that claim is unprepared"
     )
 
 
@@ -164,7 +164,7 @@ def test_two_parts_of_one_gpu_go_to_two_claims() -> None:
 
 def test_a_claim_with_the_whole_and_a_part_is_refused() -> None:
     message = refusal(flex(), result("gpu-0000-4d-00-0", "a"), result("gpu-0000-4d-00-2", "b"))
-    assert '"gpu-0000-4d-00-0" and "gpu-0000-4d-00-2", which are the same silicon' in message
+    assert '"gpu-0000-4d-00-0" and "gpu-0000-4d-00-2", which overlap on the same GPU' in message
 
 
 def test_a_share_says_how_much_memory_it_has() -> None:
@@ -204,7 +204,7 @@ def test_a_limit_above_what_was_allocated_is_refused_with_both_amounts() -> None
 
 def test_a_limit_is_refused_where_no_variable_would_keep_it() -> None:
     message = refusal(flex(vfs=0), result("gpu-0000-4d-00-0"), configs=(config(sharing={"memoryLimit": "1Gi"}),))
-    assert "intel GPUs have no variable that would keep it" in message
+    assert "intel GPUs have no variable to limit it" in message
 
 
 def test_exclusive_use_of_a_share_is_refused() -> None:

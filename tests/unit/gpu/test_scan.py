@@ -98,7 +98,7 @@ def test_partitions_that_cannot_be_read_are_said_to_be_unknown(count: int, named
     assert [gpu.kind for gpu in inventory.gpus] == [GPUKind.GPU]
     (warning,) = inventory.warnings
     assert warning == (
-        f"{named} be read, so whether AMD GPUs are in partitions is not known; "
+        f"{named} be read, so it is not known whether AMD GPUs are partitioned; "
         "let this process use their render nodes (in a DaemonSet, privileged: true)"
     )
 
@@ -111,7 +111,7 @@ def test_partitions_are_unknown_where_kfds_nodes_cannot_be_listed_and_not_where_
     machine.fail(KFD_NODES, error)
     inventory = found(machine)
     assert [gpu.kind for gpu in inventory.gpus] == [GPUKind.GPU]
-    sentence = f"/{KFD_NODES} cannot be read: Permission denied, so whether AMD GPUs are in partitions is not known"
+    sentence = f"/{KFD_NODES} cannot be read: Permission denied, so it is not known whether AMD GPUs are partitioned"
     assert inventory.warnings == ((sentence,) if said else ())
 
 
@@ -309,7 +309,7 @@ def test_an_unknown_vendor_without_a_render_node_is_left_out_with_a_sentence() -
     inventory = found(machine)
     assert inventory.gpus == ()
     assert inventory.warnings == (
-        "PCI function 0000:03:00.0 of vendor 0x1ed5 is left out: it has no render node, so nothing could be given",
+        "PCI function 0000:03:00.0 of vendor 0x1ed5 is left out: it has no render node that a container could use",
     )
 
 
@@ -331,8 +331,8 @@ def test_gpus_whose_numa_node_is_not_to_be_seen_among_several_are_named_in_one_s
     assert [gpu.numa_node for gpu in inventory.gpus] == [None, 0, None, None]
     (warning,) = inventory.warnings
     assert warning == (
-        "the machine does not say which NUMA node GPUs 0000:01:00.0, 0000:03:00.0, 0000:04:00.0 are near, so no "
-        "numaNode is published and claims that match it get other devices"
+        "the machine does not report which NUMA node GPUs 0000:01:00.0, 0000:03:00.0, 0000:04:00.0 are near, so no "
+        "numaNode is published and claims that select by it get other devices"
     )
 
 
@@ -345,7 +345,7 @@ def test_numa_nodes_that_are_not_all_to_be_seen_are_not_taken_for_one() -> None:
     machine = in_nodes(2, ("0000:01:00.0", -1))
     machine.remove("sys/devices/system/node/node1")
     (warning,) = found(machine).warnings
-    assert warning.startswith("the machine does not say which NUMA node GPU 0000:01:00.0 is near, so")
+    assert warning.startswith("the machine does not report which NUMA node GPU 0000:01:00.0 is near, so")
     machine.fail("sys/devices/system/node", errno.EACCES)
     assert found(machine).warnings == (warning,)
 

@@ -200,7 +200,7 @@ def test_a_stranger_in_the_group_is_named() -> None:
 def test_a_kernel_that_refuses_is_quoted_and_the_way_back_is_open() -> None:
     machine = laptop()
     message = refusal(machine, Kernel(machine, refuse=frozenset({"vfio-pci"})))
-    assert message.startswith("claim default/vm cannot have GPU function 0000:01:00.0 from nvidia for vfio-pci: ")
+    assert message.startswith("GPU function 0000:01:00.0 of claim default/vm cannot be moved from nvidia to vfio-pci: ")
     give_back(Kernel(machine), HOMES)
     assert drivers(machine) == AT_HOME
 

@@ -231,7 +231,7 @@ def test_with_one_numa_node_alone_it_is_known_what_a_gpu_is_near(
     (note,) = [note for note in json.loads(done.stdout)["notes"] if "gpu-0000-01-00-0" in note]
     assert ("the node has only one" in note) is single
     assert ("a NUMA node may have more devices than shown" in note) is not single
-    assert ("the machine does not say which NUMA node GPU 0000:01:00.0 is near" in done.stderr) is not single
+    assert ("the machine does not report which NUMA node GPU 0000:01:00.0 is near" in done.stderr) is not single
 
 
 def test_sizes_of_pages_are_things_of_their_own() -> None:

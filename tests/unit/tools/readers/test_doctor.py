@@ -170,7 +170,7 @@ def test_what_a_driver_logs_of_its_hardware_is_shown_in_the_same_sentence() -> N
     (finding,) = diagnose(Facts(judged))
     assert (finding.code, finding.severity) == ("hardware-odd", Severity.WARNS)
     assert finding.fault.what == f"dra.gpu: {sentence}"
-    assert "so whether AMD GPUs are in partitions is not known" in sentence
+    assert "so it is not known whether AMD GPUs are partitioned" in sentence
 
 
 def test_devices_that_are_not_published_are_said_as_the_driver_logs_them(monkeypatch: pytest.MonkeyPatch) -> None:
