@@ -26,29 +26,6 @@ def test_queues_that_no_workload_asks_are_refused(files: Path) -> None:
     assert "nothing to admit: the files have no Workload" in done.stderr
 
 
-def test_pods_that_ask_for_no_device_are_placed_too(files: Path) -> None:
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain"}, "spec": {"containers": [{"name": "c"}]}}
-    (files / "pod.yaml").write_text(yaml.safe_dump(pod))
-    done = local(files, "--nodes", "nodes.yaml", "pod.yaml")
-    assert done.returncode == 0, done.stderr
-    assert "1 of 1 pod placed on 1 of 3 nodes" in done.stdout
-
-
-def test_pods_that_no_node_has_the_memory_for_end_the_command_with_status_1_and_say_why(files: Path) -> None:
-    container = {"name": "c", "resources": {"requests": {"memory": "64Gi"}}}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fat"}, "spec": {"containers": [container]}}
-    (files / "pod.yaml").write_text(yaml.safe_dump(pod))
-    (files / "sized.yaml").write_text("nodes: [{name: n, machine: cores=4, allocatable: {cpu: 4, memory: 8Gi}}]")
-    done = local(files, "--nodes", "sized.yaml", "pod.yaml", "-o", "json")
-    assert done.returncode == 1, done.stderr
-    (placed,) = json.loads(done.stdout)["pods"]
-    assert (placed["pod"], placed["node"]) == ("default/fat", None)
-    assert placed["error"].startswith("0/1 nodes are available: 1 Insufficient memory.")
-    unsized = local(files, "--nodes", "nodes.yaml", "pod.yaml")
-    assert unsized.returncode == 0
-    assert "node small-0 has no amount of memory, which pod default/fat requests" in unsized.stderr
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     nodes = [
@@ -103,23 +80,6 @@ def test_people_see_machines_and_why_something_waits(files: Path) -> None:
     done = local(files, "--nodes", "nodes.yaml", "claims.yaml")
     assert "2 of 3 pods placed on 2 of 3 nodes" in done.stdout
     assert "default/too-many" in done.stdout
-
-
-def test_workloads_pass_their_queues_and_are_placed(tmp_path: Path) -> None:
-    queues = [
-        "--drivers",
-        "gpu",
-        "--queues",
-        str(EXAMPLES / "queues.yaml"),
-        "--nodes",
-        str(EXAMPLES / "queues-nodes.yaml"),
-    ]
-    done = local(tmp_path, *queues, str(EXAMPLES / "queues-workloads.yaml"), "-o", "json")
-    shown = json.loads(done.stdout)
-    assert {"slices", "claims", "nodes", "attempts"} <= shown.keys()
-    first = shown["attempts"][0]
-    assert {"workload", "podSet", "resource", "flavor", "mode", "chosen", "reason", "preempted", "next"} <= first.keys()
-    assert {row["mode"] for row in shown["attempts"]} == {"Fit", "Borrow", "Preempt", "NoFit"}
 
 
 @pytest.mark.parametrize(

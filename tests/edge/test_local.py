@@ -105,34 +105,6 @@ def test_kept_claims_stay_prepared_and_a_second_run_meets_them(tmp_path: Path) -
     assert [path.name for path in (tmp_path / "state" / "store" / "resourceclaims").iterdir()] == ["default.a.yaml"]
 
 
-def test_the_first_alternative_that_fits_is_taken_and_named(tmp_path: Path) -> None:
-    one = claim("a")
-    one["spec"]["devices"]["requests"] = [
-        {
-            "name": "r",
-            "firstAvailable": [
-                {"name": "big", "deviceClassName": "dra.cpu", "capacity": {"requests": {"dra.cpu/cpu": "9"}}},
-                {"name": "small", "deviceClassName": "dra.cpu", "capacity": {"requests": {"dra.cpu/cpu": "2"}}},
-            ],
-        }
-    ]
-    one["spec"]["devices"]["config"] = [
-        {
-            "requests": ["r/small"],
-            "opaque": {
-                "driver": "dra.cpu",
-                "parameters": {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "threads": "one-per-core"},
-            },
-        }
-    ]
-    rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=[one])
-    assert rc == 0
-    (prepared,) = shown["claims"]
-    assert prepared["allocation"]["devices"]["results"][0]["request"] == "r/small"
-    assert prepared["devices"][0]["requests"] == ["r"]
-    assert prepared["cpus"] == "0"
-
-
 def test_each_request_is_shown_with_its_own_cpus(tmp_path: Path) -> None:
     one = claim("a")
     (request,) = one["spec"]["devices"]["requests"]
@@ -203,21 +175,6 @@ def test_a_pod_of_another_node_is_not_prepared(tmp_path: Path) -> None:
     assert "pod default/p is bound to node elsewhere (spec.nodeName)" in shown["claims"][0]["error"]
 
 
-def test_machine_grouping_takes_exactly_the_cpuset_of_the_claim(tmp_path: Path) -> None:
-    rc, shown, _ = local(
-        tmp_path,
-        "--machine",
-        "cores=16",
-        "--group-by",
-        "machine",
-        claims=[claim("a", "10", {"cpuset": "2-11"}), claim("b", "2")],
-    )
-    assert rc == 1
-    a, b = shown["claims"]
-    assert a["cpus"] == "2-11"
-    assert "must be targeted by exactly 1" in b["error"]
-
-
 CPUS = {"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "2"}}
 
 
@@ -253,14 +210,6 @@ def test_kubelet_gets_a_device_for_each_request_beside_the_claims_own(tmp_path: 
         (["a"], ["dra.k8s.io/cpu=claim-uid-two", "dra.k8s.io/cpu=claim-uid-two-0"]),
         (["b"], ["dra.k8s.io/cpu=claim-uid-two", "dra.k8s.io/cpu=claim-uid-two-1"]),
     ]
-
-
-def test_a_cpuset_that_the_scheduler_lists_once_for_each_request_counts_once(tmp_path: Path) -> None:
-    opaque = {"driver": "dra.cpu", "parameters": {"cpuset": "2,18"}}
-    entry = {"source": "FromClaim", "requests": ["r", "gpus"], "opaque": opaque}
-    claims = [allocated("a", results=[CPUS], config=[entry, entry])]
-    rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=claims)
-    assert (rc, shown["claims"][0]["error"], shown["claims"][0]["cpus"]) == (0, None, "2,18")
 
 
 @pytest.mark.parametrize(
@@ -478,16 +427,6 @@ def test_a_container_on_a_made_up_machine_becomes_a_partition_while_its_claim_is
     assert changed["cpus.partition"] == ["member", "isolated", ""]
     assert changed["cpus.exclusive"] == ["", "0-1", ""]
     assert "sys/fs/cgroup/kubepods.slice/cpuset.cpus.exclusive" in [file["path"] for file in run["written"]]
-
-
-def test_a_gpu_of_a_made_up_machine_goes_to_vfio_and_comes_back(tmp_path: Path) -> None:
-    parameters = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", "mode": "vfio"}
-    exactly = {"deviceClassName": "dra.gpu"}
-    vm = claim("vm", requests=[{"name": "r", "exactly": exactly}])
-    vm["spec"]["devices"]["config"] = [{"opaque": {"driver": "dra.gpu", "parameters": parameters}}]
-    _, run, _ = local(tmp_path, "--drivers", "gpu", "--machine", "cores=4,gpus=1:amd", claims=[vm])
-    changed = {file["path"].rpartition("/")[2]: list(file.values())[1:] for file in run["written"]}
-    assert changed["driver"] == ["amdgpu", "vfio-pci", "amdgpu"]
 
 
 def test_a_template_of_another_namespace_is_named_with_the_namespace_in_which_it_is_missing(tmp_path: Path) -> None:

@@ -6,13 +6,11 @@ import contextlib
 import http.client
 import json
 import re
-import resource
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,7 @@ from dranode.driver.claims.answers import Prepared
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.local.store import Store
 from dranode.driver.serve.http_server import MAX_CONNECTIONS
-from dranode.sim.local.kubelet import KubeletError, StandInKubelet
+from dranode.sim.local.kubelet import StandInKubelet
 from tests.fakes.nri import FakeRuntime
 from tests.fakes.waiting import PATIENCE, eventually
 
@@ -136,15 +134,6 @@ def test_ready_says_what_is_missing_until_kubelet_and_runtime_were_heard_from(se
         assert serving.get("/healthz")[0] == 200
 
 
-def test_a_driver_that_kubelet_does_not_take_is_not_ready(serving: Serving, folder: Path) -> None:
-    kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry", services=("v7.DRAPlugin",))
-    serving.get("/healthz")
-    with contextlib.closing(kubelet), pytest.raises(KubeletError, match="is supported"):
-        kubelet.register([DRIVER], PATIENCE)
-    assert serving.process.wait(PATIENCE) == 1
-    assert "kubelet rejected the driver dra.cpu" in serving.log.splitlines()[-1]
-
-
 def test_every_line_of_a_call_has_its_id_and_metrics_count_it(serving: Serving, folder: Path) -> None:
     kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
     with contextlib.closing(kubelet):
@@ -181,22 +170,6 @@ def test_a_terminated_driver_answers_probes_to_the_end_and_leaves_its_slices(ser
     assert serving.process.wait(PATIENCE) == 0
     assert list((folder / "kubelet" / "plugins_registry").iterdir()) == []
     assert len(list((folder / "store" / "resourceslices").iterdir())) == 1
-
-
-def test_a_port_that_is_taken_ends_the_start_with_one_sentence(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        process = run(folder, "--nri-socket", "none", "--http-address", address)
-        assert process.wait(PATIENCE) == 1
-    (line,) = (folder / "log").read_text().splitlines()
-    assert f"cannot listen on the HTTP address {address}: Address already in use" in line
-    assert not (folder / "kubelet" / "plugins").exists()
-
-
-@pytest.mark.parametrize("option", ["--http-address", "--metrics-address"])
-def test_what_is_no_address_is_wrong_usage(folder: Path, option: str) -> None:
-    assert run(folder, "--nri-socket", "none", option, "8080").wait(PATIENCE) == 2
-    assert f"{option} must be HOST:PORT" in (folder / "log").read_text()
 
 
 APART = ("--nri-socket", "none", "--metrics-address", "127.0.0.1:0")
@@ -246,69 +219,3 @@ def test_without_http_nobody_listens_and_claims_are_prepared_all_the_same(folder
     finally:
         process.kill()
         process.wait()
-
-
-# --- whoever reaches the port can connect ---
-
-# A process may have so many descriptors in many a container.
-DESCRIPTORS = 1024
-IDLE = 1100
-
-
-@pytest.fixture
-def many_descriptors() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 2 * IDLE:
-        pytest.skip(f"this process may have {hard} descriptors, and the attack needs {IDLE}")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * IDLE), hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def prepare_and_unprepare(kubelet: StandInKubelet) -> None:
-    assert isinstance(kubelet.prepare({REF: frozenset({DRIVER})})[REF], Prepared)
-    kubelet.unprepare({REF: frozenset({DRIVER})})
-
-
-@pytest.mark.usefixtures("many_descriptors")
-def test_idle_connections_take_no_descriptor_that_a_claim_needs(serving: Serving, folder: Path) -> None:
-    resource.prlimit(serving.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
-    serving.get("/healthz")
-    before = psutil.Process(serving.process.pid).num_fds()
-    kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
-    with contextlib.closing(kubelet), contextlib.ExitStack() as stack:
-        kubelet.register([DRIVER], PATIENCE)
-        for count in range(IDLE):
-            stack.enter_context(serving.connect())
-            if count % 100 == 0:
-                prepare_and_unprepare(kubelet)
-                assert serving.get("/healthz") == (200, "ok\n")
-        prepare_and_unprepare(kubelet)
-        assert serving.get("/readyz") == (200, "ready\n")
-        assert psutil.Process(serving.process.pid).num_fds() < before + 100
-    assert serving.process.poll() is None
-
-
-def test_slow_senders_keep_no_probe_waiting(serving: Serving) -> None:
-    serving.get("/healthz")
-    ended = threading.Event()
-
-    def drip(sock: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            for byte in b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 10000:
-                sock.sendall(bytes([byte]))
-                if ended.wait(0.05):
-                    return
-
-    with contextlib.ExitStack() as stack:
-        senders = [threading.Thread(target=drip, args=(stack.enter_context(serving.connect()),)) for _ in range(8)]
-        for sender in senders:
-            sender.start()
-        try:
-            # The senders take longer than anybody waits for an answer.
-            for path in ("/healthz", "/readyz", "/metrics") * 3:
-                assert serving.get(path)[1]
-        finally:
-            ended.set()
-            for sender in senders:
-                sender.join()

@@ -72,10 +72,6 @@ def test_the_first_publication_creates_generation_one_in_order() -> None:
     assert [(one.spec.pool.generation, one.spec.pool.resource_slice_count) for one in slices] == [(1, 2)] * 2
 
 
-def test_what_is_published_already_is_left_alone() -> None:
-    assert published(2, 1).publish(wanted(2, 1)) == ()
-
-
 def test_one_changed_slice_keeps_the_generation() -> None:
     shelf = published(2, 1)
     changes = shelf.publish((wanted(2)[0], with_devices(Device(name="other"))))
@@ -140,25 +136,6 @@ def test_of_two_slices_for_one_index_the_first_by_name_stays() -> None:
     (change,) = shelf.publish(wanted(1))
     assert isinstance(change, DeleteSlice)
     assert change.name == f"{NAME}zzzzz"
-
-
-def test_a_pool_that_is_not_desired_any_more_is_deleted() -> None:
-    shelf = published(1)
-    old = msgspec.structs.replace(wanted(1)[0], pool=ResourcePool(name="node-a/old", generation=1))
-    shelf.put("00000-dra.cpu-node-a-old", old)
-    assert kinds(shelf.publish(wanted(1))) == ["Delete"]
-    assert [spec.pool.name for spec in shelf.specs()] == ["node-a"]
-
-
-@pytest.mark.parametrize(
-    "other", [{"driver": "gpu.example.com"}, {"node_name": "node-b"}, {"node_name": None, "all_nodes": True}]
-)
-def test_slices_of_other_drivers_and_nodes_are_never_touched(other: dict[str, Any]) -> None:
-    shelf = published(1)
-    foreign = shelf.put("junk", msgspec.structs.replace(wanted(3)[0], **other))
-    shelf.publish(wanted(1, 1))
-    assert shelf.slices["junk"] is foreign
-    assert plan((), shelf.slices.values()) == ()
 
 
 def test_an_update_keeps_everything_but_the_spec() -> None:
