@@ -185,9 +185,7 @@ CPUS = {"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "2"}}
         ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "500m"}}, "must be a whole number"),
         ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "0"}}, "must be positive"),
         ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "-1"}}, "must be positive"),
-        ({"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "many"}}, '"many" is not a quantity'),
         ({**CPUS, "pool": "node-77"}, 'pool "node-77", but this node\'s pool is "worker"'),
-        ({"device": ["cpudevnuma000"]}, "status.allocation.devices.results[0].device: expected str"),
         ({"device": "cpudevnuma000"}, 'CPU capacity "dra.cpu/cpu" for device "cpudevnuma000" is missing'),
     ],
 )
@@ -212,20 +210,10 @@ def test_kubelet_gets_a_device_for_each_request_beside_the_claims_own(tmp_path: 
     ]
 
 
-@pytest.mark.parametrize(
-    ("result", "config"),
-    [
-        ({"device": "x"}, {"source": "FromClaim"}),
-        ({"device": 3, "pool": [], "consumedCapacity": {"x": "y"}}, {"source": "Elsewhere", "requests": 3}),
-    ],
-    ids=["valid", "not ours to judge"],
-)
-def test_a_claim_that_is_allocated_stands_as_it_is_and_other_drivers_parts_are_left_alone(
-    tmp_path: Path, result: dict[str, Any], config: dict[str, Any]
-) -> None:
+def test_a_claim_that_is_allocated_stands_as_it_is_and_other_drivers_parts_are_left_alone(tmp_path: Path) -> None:
     other = {"driver": "other.example.com"}
-    configs = [{**config, "opaque": {**other, "parameters": {"nonsense": [1]}}}]
-    results = [{**result, **other}, CPUS]
+    configs = [{"source": "FromClaim", "opaque": {**other, "parameters": {"nonsense": [1]}}}]
+    results: list[dict[str, Any]] = [{"device": "x", **other}, CPUS]
     rc, shown, stderr = local(tmp_path, "--machine", SERVER, claims=[allocated("a", results=results, config=configs)])
     assert rc == 0
     assert [device["device"] for device in shown["claims"][0]["devices"]] == ["cpudevnuma000"]

@@ -45,17 +45,3 @@ def test_a_frame_beyond_the_limit_is_refused_before_its_payload_arrives() -> Non
 def test_a_message_beyond_16_mib_is_refused_before_its_data_arrives() -> None:
     with pytest.raises(ProtocolError, match="a ttrpc message of 16777217 bytes, and the limit is 16777216"):
         ttrpc.Decoder().receive_data(struct.pack(">IIBB", 16 * MIB + 1, 1, 1, 0))
-
-
-def test_an_error_is_raised_once_and_then_everything_is_ignored() -> None:
-    session = Session("pin", "10")
-    with pytest.raises(ProtocolError):
-        session.receive_data(b"HTTP/1.1 400 Bad Request\r\n")
-    assert session.receive_data(b"HTTP/1.1 400 Bad Request\r\n") == []
-    session.receive_end()
-
-
-def test_a_stream_of_empty_frames_costs_nothing() -> None:
-    session = Session("pin", "10")
-    assert session.receive_data(frame(1, b"") * 10_000) == []
-    session.receive_end()

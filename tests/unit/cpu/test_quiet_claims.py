@@ -204,15 +204,6 @@ def test_a_drain_after_a_reboot_restores_nothing_of_the_boot_before(tmp_path: Pa
     assert booted.written == []
 
 
-def test_claims_of_one_call_are_quiet_together_and_end_together(tmp_path: Path) -> None:
-    kernel = Kernel()
-    node = started(tmp_path, kernel)
-    prepare(node, A, B)
-    assert kernel.files[interrupt(24)] == "0-1,4,6-7"
-    unprepare(node, A, B)
-    assert values(kernel, ALL) == BEFORE
-
-
 def test_two_instances_of_a_rolling_update_know_of_each_other(tmp_path: Path) -> None:
     kernel = Kernel()
     older, newer = started(tmp_path, kernel), started(tmp_path, kernel)
@@ -366,15 +357,6 @@ def test_a_copy_that_lacks_a_line_may_lack_notes(tmp_path: Path) -> None:
     again = started(tmp_path, kernel)
     again.tune()
     assert again.plugin.unrestorable(notes_of(tmp_path))  # type: ignore[attr-defined]
-
-
-def test_an_interrupt_that_somebody_else_moves_back_is_moved_again_by_the_next_look(tmp_path: Path) -> None:
-    kernel = Kernel()
-    node = started(tmp_path, kernel)
-    prepare(node, A)
-    kernel.files[interrupt(24)] = "2"
-    node.tune()
-    assert kernel.files[interrupt(24)] == "0-1,4-7"
 
 
 def test_a_claim_that_leaves_interrupts_no_cpu_is_refused(tmp_path: Path) -> None:

@@ -82,37 +82,6 @@ def test_what_is_right_is_neither_written_nor_noted() -> None:
     assert tuning([setting("0-1")], TuningNotes(), machine("2")) == Tuning(TuningNotes())
 
 
-@pytest.mark.parametrize("now", ["0-7", "0-1,3-7", "0-1,4-7"])
-def test_after_a_crash_any_noted_value_is_known_as_ours(now: str) -> None:
-    tuned = tuning([setting(now)], notes("0-7", "0-1,3-7", "0-1,4-7"), machine("2-3"))
-    assert tuned.notes.settings[FILE].original == "0-7"
-    assert written(tuned) == ([] if now == "0-1,4-7" else ["0-1,4-7"])
-
-
-def test_a_value_of_somebody_else_is_the_original_from_then_on() -> None:
-    tuned = tuning([setting("2,6")], notes("0-7", "0-1,3-7"), machine("2"))
-    assert tuned.notes.settings[FILE].original == "2,6"
-    assert written(tuned) == ["6"]
-    # One that keeps off the quiet CPUs is left alone, and so it is when the claim has gone.
-    assert tuning([setting("6")], notes("0-7", "0-1,3-7"), machine("2")) == Tuning(TuningNotes())
-
-
-def test_without_claims_the_original_comes_back_and_nothing_stays_noted() -> None:
-    tuned = tuning([setting("0-1,3-7")], notes("0-7", "0-1,3-7"), machine(""))
-    assert written(tuned) == ["0-7"]
-    assert FILE in tuned.notes.settings, "until it is written it has to be on record"
-    assert noted_after(tuned, {FILE: setting("0-7")}, {}).settings == {}
-
-
-def test_an_interrupt_number_that_another_device_has_now_is_not_restored() -> None:
-    tuned = tuning([setting("0-7", owner="nvme0q1")], notes("2", "0-7", owner="eth0"), machine(""))
-    assert tuned == Tuning(TuningNotes())
-
-
-def test_a_setting_that_is_gone_is_forgotten() -> None:
-    assert tuning([], notes("0-7", "0-1"), machine("2")) == Tuning(TuningNotes())
-
-
 def test_what_the_kernel_refused_is_not_tried_again_until_its_claim_has_gone() -> None:
     tuned = tuning([setting("2")], TuningNotes(), machine("2"))
     kept = noted_after(tuned, {FILE: setting("2")}, {FILE: "Input/output error"})

@@ -217,24 +217,6 @@ def test_a_runtime_that_hangs_over_an_update_is_left(bench: Bench, monkeypatch: 
         runtime.pump()
 
 
-def test_garbage_is_said_once_and_heals(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    bench.client.start()
-    for _ in range(3):
-        runtime = bench.accept()
-        runtime.wait_for("RegisterPlugin")
-        runtime.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        with pytest.raises(ConnectionError):
-            runtime.pump()
-    bench.accept().handshake()
-    eventually(lambda: bench.client.synchronized)
-    (said,) = [record.message for record in caplog.records if "not the NRI protocol" in record.message]
-    assert said == (
-        f"nri={bench.path}: no connection, trying again until there is one: the runtime announced an NRI frame of "
-        "791752241 bytes on connection 1213486160, and the limit is 16777226: this is not the NRI protocol"
-    )
-
-
 def test_truncation_is_said_and_heals(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     bench.client.start()
