@@ -178,22 +178,6 @@ def test_many_claims_with_many_devices_each_are_no_matter_of_stack_depth() -> No
     assert [name for outcome in outcomes for name in names(outcome)] == [device["name"] for device in devices]
 
 
-def test_counters_drawn_for_a_device_that_is_turned_down_are_given_back() -> None:
-    consumes = [{"counterSet": "s", "counters": {"memory": {"value": "10"}}}]
-    slices = [
-        slice_of("gpu", count=2, sharedCounters=[{"name": "s", "counters": {"memory": {"value": "10"}}}]),
-        slice_of(
-            "gpu",
-            {"name": "bad", "consumesCounters": consumes, "taints": [{"key": "k", "effect": "NoSchedule"}]},
-            {"name": "good", "consumesCounters": consumes},
-            count=2,
-        ),
-    ]
-    (outcome,) = allocate(slices, claim(request("r", "gpu")))
-    assert names(outcome) == ["good"]
-    assert not outcome.notes
-
-
 def test_a_share_of_a_device_without_capacity_is_given_back_as_often_as_it_was_taken() -> None:
     counters = [{"name": "s", "counters": {"memory": {"value": "10"}}}]
     shared = {

@@ -1,5 +1,3 @@
-import itertools
-import random
 import xml.etree.ElementTree as ET
 from fractions import Fraction
 from pathlib import Path
@@ -11,13 +9,11 @@ from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.quantity import Quantity
-from dranode.api.resource import Device, DeviceClass, DeviceTaint, ResourceClaim, ResourceSlice
+from dranode.api.resource import Device, ResourceSlice
 from dranode.driver.claims.plugin import Inventory
 from dranode.show.picture.svg import fleet_svg
-from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
-from dranode.sim.allocator.state import Allocated
 from dranode.sim.cluster.node_kinds import NodeKind, nodes_of
 from dranode.sim.cluster.nodes_file import read_nodes, slices_of
 from dranode.sim.fleet.report import FleetReport, fleet_document, report_picture, unit_amount
@@ -41,14 +37,6 @@ def slices(node: str, **drivers: list[dict[str, Any]]) -> list[ResourceSlice]:
         )
         for driver, devices in drivers.items()
     ]
-
-
-def classes(*drivers: str) -> list[DeviceClass]:
-    made = [
-        {"metadata": {"name": driver}, "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}}
-        for driver in drivers
-    ]
-    return [decode(DeviceClass, one) for one in made]
 
 
 def class_documents(*drivers: str) -> list[SourceDocument]:
@@ -130,42 +118,6 @@ def test_the_scores_of_several_lists_add_up() -> None:
     assert [score.raw for score in result.scores] == [8 + 7]
 
 
-def test_equal_nodes_evaluated_once_give_what_each_by_itself_would() -> None:
-    seeded = random.Random(6)
-    kinds = [[CPU], [CPU, {**CPU, "name": "cpu2"}], [CPU]]
-    names = [f"n{number}" for number in range(9)]
-    published = tuple(
-        one for number, name in enumerate(names) for one in slices(name, cpu=kinds[number % 3], gpu=[BIG, SMALL])
-    )
-    requests = [cpus(4), cpus(10), cpus(16), gpu("big"), gpu("small"), gpu("big", "small")]
-    claims = [claim_document(f"c{number}", seeded.choice(requests)) for number in range(60)]
-    results = placed_on(ImaginedFleet(nodes(*names), published), claims).results
-    numbers = itertools.count()
-    naive = Allocator(published, classes("gpu", "cpu"), Features(), new_share_id=lambda: str(next(numbers)))
-    allocated = Allocated()
-    for document, result in zip(claims, results, strict=True):
-        wanted = decode(ResourceClaim, document.document)
-        best = None
-        for node, _ in nodes(*names):
-            (outcome,) = naive.allocate([wanted], node, allocated)
-            if outcome.allocation is not None:
-                request = outcome.allocation.devices.results[0].request
-                score = {"gpu/small": 7 if len(wanted.spec.devices.requests[0].first_available) > 1 else 8}.get(
-                    request, 8
-                )
-                if best is None or score > best[0]:
-                    best = (score, outcome)
-        assert result.node == (best[1].node if best else None)
-        if best is not None and best[1].allocation is not None:
-            allocated = allocated.with_allocations([best[1].allocation])
-            mine, theirs = (
-                [(each.pool, each.device, each.consumed_capacity) for each in allocation.devices.results]
-                for allocation in (result.outcomes[0].allocation, best[1].allocation)
-                if allocation is not None
-            )
-            assert mine == theirs
-
-
 def test_a_device_for_all_nodes_is_given_away_once() -> None:
     shared = decode(
         ResourceSlice,
@@ -244,38 +196,11 @@ def test_pods_that_ask_for_no_device_are_placed_and_take_their_part_of_the_node(
     ]
 
 
-def test_pods_that_are_bound_to_a_node_of_the_fleet_take_their_part_of_it() -> None:
-    bound = pod_document("bound", nodeName="a", containers=asking(cpu="3"))
-    waiting = pod_document("waiting", "x", containers=asking(cpu="3"))
-    report = placed_on(servers(**SMALL_NODE), [bound, claim_document("x", gpu("big")), waiting])
-    assert [(result.pod, result.node) for result in report.results] == [("default/waiting", "b")]
-
-
-def test_a_tainted_node_takes_only_pods_that_tolerate_it() -> None:
-    fleet = servers(taints=(DeviceTaint(key="dedicated", effect="NoSchedule"),))
-    tolerant = pod_document("tolerant", "y", tolerations=[{"key": "dedicated", "operator": "Exists"}])
-    claims = [claim_document(name, gpu("big")) for name in ("x", "y")]
-    report = placed_on(fleet, [*claims, pod_document("other", "x"), tolerant])
-    assert [(result.pod, result.node) for result in report.results] == [
-        ("default/other", None),
-        ("default/tolerant", "a"),
-    ]
-
-
 def test_a_node_takes_110_pods_unless_its_entry_says_otherwise() -> None:
     fleet = ImaginedFleet(nodes("a"), tuple(slices("a", cpu=[{**CPU, "capacity": {"dra.cpu/cpu": {"value": "200"}}}])))
     report = placed_on(fleet, [claim_document(f"c{number}", cpus(1)) for number in range(111)])
     assert [result.node for result in report.results].count("a") == 110
     assert "Too many pods" in report.results[-1].error
-
-
-def test_pods_that_keep_apart_go_to_different_nodes() -> None:
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "db"}}}
-    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    pods = [pod_document(f"db{number}", affinity=affinity) for number in range(3)]
-    for pod in pods:
-        pod.document["metadata"]["labels"] = {"app": "db"}
-    assert [result.node for result in placed_on(servers(), pods).results] == ["a", "b", None]
 
 
 def test_a_node_that_does_not_say_how_much_cpu_it_has_counts_as_having_enough_and_a_note_says_so() -> None:
@@ -296,27 +221,11 @@ def test_a_note_names_the_driver_of_a_class_whose_devices_no_node_has() -> None:
     assert note.startswith("no node has devices of cpu;")
 
 
-def test_a_pod_that_waits_for_its_scheduling_gates_has_no_place() -> None:
-    report = placed_on(servers(), [pod_document("p", schedulingGates=[{"name": "g"}])])
-    assert [(result.node, "scheduling gates" in result.error) for result in report.results] == [(None, True)]
-
-
 def test_a_claim_without_a_pod_and_a_pod_of_its_name_both_have_a_place() -> None:
     claims = [claim_document("x", gpu("big")), claim_document("y", gpu("big"))]
     report = placed_on(servers(), [*claims, pod_document("x", "y")])
     places = [(outcome.claim.metadata.name, outcome.node) for result in report.results for outcome in result.outcomes]
     assert sorted(places) == [("x", "a"), ("y", "b")]
-
-
-def test_the_pod_with_the_higher_priority_is_placed_first() -> None:
-    claims = [claim_document(name, gpu("big")) for name in ("x", "y", "z")]
-    pods = [pod_document(name, name, priority=number) for number, name in enumerate(("x", "y", "z"))]
-    results = placed_on(servers(), [*claims, *pods]).results
-    assert [(result.pod, result.node) for result in results] == [
-        ("default/z", "a"),
-        ("default/y", "b"),
-        ("default/x", None),
-    ]
 
 
 # --- nodes.yaml ---

@@ -51,11 +51,6 @@ def _fleet(allocatable: Mapping[str, Quantity]) -> ImaginedFleet:
     return ImaginedFleet(tuple((node, "m") for node in nodes_of(kinds)), tuple(published))
 
 
-def _reserved(*names: str) -> tuple[tuple[SchedulingNode, str], ...]:
-    kinds = [NodeKind(name=name, machine="m", labels={"tier": "reserved"}) for name in names]
-    return tuple((node, "m") for node in nodes_of(kinds))
-
-
 def _run(
     *documents: Mapping[str, Any],
     quota: tuple[int, int] = (9, 9),
@@ -165,20 +160,6 @@ def test_a_claim_that_workloads_share_stays_allocated_until_the_last_of_them_has
     got = _devices(fleet)
     assert (got["high-main-0"], got["high-main-1"]) == (["reserved-1/gpu-1"], ["reserved-2/gpu-0"])
     assert "low-main-0" not in got
-
-
-def test_a_claim_that_the_documents_have_allocated_keeps_its_device() -> None:
-    results = [{"request": "gpu", "driver": DRIVER, "pool": "reserved-1", "device": "gpu-0"}]
-    taken = {**SHARED, "status": {"allocation": {"devices": {"results": results}}}}
-    queue = cluster_queue("q", group(["gpus", "cpu"], reserved=[9, 99]))
-    gpus = document("DeviceClass", "dra.gpu", {}, "resource.k8s.io/v1")
-    base = [flavor("reserved", tier="reserved"), queue, local_queue("door", "q"), CONFIGURATION, TEMPLATE, gpus]
-    fleet = ImaginedFleet(_reserved("reserved-1"), (_slice("reserved-1", 2),))
-    _, report = admit(fleet, sources([*base, taken, _wants("w", 1)]), Features())
-    assert report is not None
-    (outcome,) = (outcome for result in report.results for outcome in result.outcomes)
-    assert outcome.allocation is not None
-    assert [one.device for one in outcome.allocation.devices.results] == ["gpu-1"]
 
 
 def test_a_flavor_without_nodes_is_no_place_even_for_pods_without_claims() -> None:
