@@ -1,7 +1,7 @@
 """The contract test for drivers: run `check_plugin(your_plugin)` in your own tests.
 
-It needs nothing but a folder to write to: claims are made up from the devices that the driver publishes and put through
-the same code that serves kubelet. A driver that writes to hardware is tried on a `ScratchMachine`.
+It only needs an empty folder. It creates claims for the devices that the driver publishes, and prepares them with the
+code that serves kubelet. A driver that writes to hardware is tested on a `ScratchMachine`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from dranode.driver.slices.desired import publishable
 
 _DRIVER: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _MAX_DRIVER: Final = 63
-_UNDONE: Final = "must bring the hardware back to where it was before configure()"
+_UNDONE: Final = "must restore the hardware to its state before configure()"
 _SEEDS: Final = ("1", "2")
 _CANNOT_LOAD: Final = 75
 # Loads a driver in another process, lets it decide, and writes the decisions. A driver that cannot be loaded there is
@@ -68,7 +68,7 @@ class WritableMachine(Protocol):
         """Return every file with its contents, by path."""
 
     def gone(self) -> AbstractContextManager[None]:
-        """Have no hardware in the `with` block, as if it had been unplugged."""
+        """Remove the hardware during the `with` block, as if it had been unplugged."""
 
 
 def check_plugin(
@@ -78,20 +78,20 @@ def check_plugin(
     *,
     machine: WritableMachine | None = None,
 ) -> None:
-    """Prove a driver: what it publishes, what it decides, and that Prepare and Unprepare of every device behave.
+    """Test a driver: what it publishes and decides, and Prepare and Unprepare of every device.
 
-    Whether `grant` depends on the order in which a set of texts comes is seen in processes of their own, if the driver,
-    its inventory and its grants can be pickled.
+    `grant` is also called in other processes, where sets of strings have another order, to find decisions that depend
+    on it. This needs a driver, an inventory and grants that can be pickled.
 
     Args:
-        plugin: the driver, on hardware (real or made up) with at least one device.
+        plugin: the driver, on real or simulated hardware with at least one device.
         folder: an empty folder for ledger and CDI specs.
         configs: opaque parameters that the driver accepts, each tried on the first device.
-        machine: what the driver was made for, to see what `configure` and `restore` do to it; without it they are
-            called in every order, and only what they raise is seen.
+        machine: the machine of the driver, to check how `configure` and `restore` change it; without it, only their
+            errors are checked.
 
     Raises:
-        AssertionError: the driver breaks the contract; says where.
+        AssertionError: the driver breaks the contract; the message says how.
     """
     _check_name(plugin)
     devices = _check_discovery(plugin)
@@ -104,19 +104,19 @@ def check_plugin(
         for number, parameters in enumerate(configs)
     ]
     before = None if machine is None else machine.contents()
-    for device, claim in tried:
-        _check_life(node, device, claim)
+    for device, document in tried:
+        _check_prepare(node, device, document)
         _must(machine is None or machine.contents() == before, f"Unprepare of {device.name} {_UNDONE}")
-    claims = [allocated(ClaimRef.of(claim), claim, plugin) for _, claim in tried]
+    claims = [allocated(ClaimRef.of(document), document, plugin) for _, document in tried]
     check_decisions(plugin, node.inventory, claims)
     if isinstance(plugin, Configures):
-        for asked in claims:
-            grants = plugin.grant(asked, Held(), node.inventory).grants
+        for claim in claims:
+            grants = plugin.grant(claim, Held(), node.inventory).grants
             if plugin.configures(grants):
-                _check_hardware(plugin, asked.ref, grants, machine)
+                _check_hardware(plugin, claim.ref, grants, machine)
     if isinstance(plugin, Tunes):
-        granted = ((asked, plugin.grant(asked, Held(), node.inventory)) for asked in claims)
-        records = [record_of(asked, grant, (), ClaimState.COMPLETED) for asked, grant in granted]
+        granted = ((claim, plugin.grant(claim, Held(), node.inventory)) for claim in claims)
+        records = [record_of(claim, grant, (), ClaimState.COMPLETED) for claim, grant in granted]
         _check_settings(plugin, [record for record in records if plugin.tunes(record.grants)], machine)
     _check_restart(node, _claim(plugin, "restarted", devices[:1]), folder)
     _check_stranger(node, plugin)
@@ -141,9 +141,8 @@ def _check_discovery(plugin: Plugin) -> tuple[Device, ...]:
     _check_types(first)
     _must(bool(first.devices), "discover() found no device; give the driver hardware with at least one")
     _must(first.devices == second.devices, "discover() on unchanged hardware must find the same devices in order")
-    sound = publishable(first)
-    refused = sound.warnings[len(first.warnings) :]
-    _must(not refused, f"the API server would refuse what discover() found: {'; '.join(refused)}")
+    problems = publishable(first).warnings[len(first.warnings) :]
+    _must(not problems, f"the API server would reject what discover() returned: {'; '.join(problems)}")
     _check_attribute_names(plugin, first.devices)
     for health in plugin.health(first):
         _must(isinstance(health, DeviceHealth), f"health() returned {health!r}, which must be a DeviceHealth")
@@ -151,7 +150,7 @@ def _check_discovery(plugin: Plugin) -> tuple[Device, ...]:
 
 
 def _check_attribute_names(plugin: Plugin, devices: Sequence[Device]) -> None:
-    """Refuse a list of attributes that lacks a published one, because `dranode check` would warn about good claims."""
+    """Reject a list of attributes that lacks a published one, because `dranode check` would warn about valid claims."""
     declared = plugin.attribute_names()
     published = {name if "/" in name else f"{plugin.driver}/{name}" for device in devices for name in device.attributes}
     missing = sorted(published - declared) if declared else []
@@ -159,19 +158,19 @@ def _check_attribute_names(plugin: Plugin, devices: Sequence[Device]) -> None:
 
 
 def _check_types(inventory: Inventory) -> None:
-    """Name the first value of another type than the API's: no type checker may have seen the driver."""
+    """Report the first value of a wrong type, because a driver may be written without a type checker."""
     _check_type(inventory, Inventory, "discover() returned")
     for device in inventory.devices:
         _check_type(device, Device, "discover() found a device that is")
         _check_type(device.name, str, "discover() found a device whose name is")
-        where = f"discover() found device {device.name}, whose"
+        subject = f"discover() found device {device.name}, whose"
         for name, capacity in device.capacity.items():
-            _check_type(capacity.value, Quantity, f"{where} capacity {name} has a value that is")
+            _check_type(capacity.value, Quantity, f"{subject} capacity {name} has a value that is")
         for taint in device.taints:
-            _check_type(taint, DeviceTaint, f"{where} taint is")
-        for drawn in device.consumes_counters:
-            _check_type(drawn, DeviceCounterConsumption, f"{where} consumption of counters is")
-            _check_counters(drawn.counters, f"{where} consumption of")
+            _check_type(taint, DeviceTaint, f"{subject} taint is")
+        for consumption in device.consumes_counters:
+            _check_type(consumption, DeviceCounterConsumption, f"{subject} consumption of counters is")
+            _check_counters(consumption.counters, f"{subject} consumption of")
         _check_document(device, Device, f"discover() found device {device.name}, which")
     for counters in inventory.counters:
         _check_type(counters, CounterSet, "discover() found a counter set that is")
@@ -179,34 +178,35 @@ def _check_types(inventory: Inventory) -> None:
         _check_document(counters, CounterSet, f"discover() found counter set {counters.name}, which")
 
 
-def _check_counters(counters: Mapping[str, Counter], where: str) -> None:
+def _check_counters(counters: Mapping[str, Counter], subject: str) -> None:
     for name, counter in counters.items():
-        _check_type(counter.value, Quantity, f"{where} counter {name} has a value that is")
+        _check_type(counter.value, Quantity, f"{subject} counter {name} has a value that is")
 
 
-def _check_type(value: object, kind: type, said: str) -> None:
-    _must(isinstance(value, kind), f"{said} {value!r} of type {type(value).__name__}; it must be a {kind.__name__}")
+def _check_type(value: object, kind: type, subject: str) -> None:
+    _must(isinstance(value, kind), f"{subject} {value!r} of type {type(value).__name__}; it must be a {kind.__name__}")
 
 
-def _check_document(value: msgspec.Struct, kind: type[msgspec.Struct], said: str) -> None:
-    """Compare a value with what an API server would read of it."""
+def _check_document(value: msgspec.Struct, kind: type[msgspec.Struct], subject: str) -> None:
+    """Check that a value stays the same after an API server has decoded it."""
     try:
         read = decode(kind, encode(value))
     except (DocumentError, TypeError, ValueError, AttributeError) as error:
-        raise AssertionError(f"{said} is not a valid document of the API: {error}") from error
+        raise AssertionError(f"{subject} is not a valid document of the API: {error}") from error
     fields = [name for name in kind.__struct_fields__ if getattr(read, name) != getattr(value, name)]
-    _must(not fields, f"{said} has another type than the API's in {', '.join(fields)}: {value!r}")
+    _must(not fields, f"{subject} has another type than the API's in {', '.join(fields)}: {value!r}")
 
 
-def _check_life(node: NodeClaims, device: Device, claim: ResourceClaim) -> None:
+def _check_prepare(node: NodeClaims, device: Device, claim: ResourceClaim) -> None:
     ref = ClaimRef.of(claim)
     prepared = _prepared(node, claim)
-    _must([one.device for one in prepared] == [device.name], f"grant() must answer for {device.name}, once")
+    devices = [answer.device for answer in prepared]
+    _must(devices == [device.name], f"grant() must return one grant for {device.name}")
     sources = node.inventory.sources_of(device.name)
-    held = [each for record in node.records() for each in record.holding(node.plugin.sources).devices]
+    held = [held_device for record in node.records() for held_device in record.holding(node.plugin.sources).devices]
     _must(
-        all(each.sources == sources for each in held),
-        f"sources() must say of a grant of {device.name} what Inventory.sources says of it: {_names(sources)}",
+        all(held_device.sources == sources for held_device in held),
+        f"sources() must return for a grant of {device.name} what Inventory.sources has for it: {_names(sources)}",
     )
     _must(_prepared(node, claim) == prepared, f"a repeated Prepare of {device.name} must answer the same")
     failure = _unprepared(node, ref)
@@ -216,10 +216,10 @@ def _check_life(node: NodeClaims, device: Device, claim: ResourceClaim) -> None:
 
 
 def check_decisions(plugin: Plugin, inventory: Inventory, claims: Sequence[AllocatedClaim]) -> None:
-    """Prove that `grant` is a function of its arguments: in any order, after any other call, in any process.
+    """Check that `grant` is a function of its arguments: in any order, after any other call, in any process.
 
     Raises:
-        AssertionError: it is not; says what it depends on.
+        AssertionError: it is not; the message says what it depends on.
     """
     held = Held()
     first = [plugin.grant(claim, held, inventory) for claim in claims]
@@ -228,27 +228,24 @@ def check_decisions(plugin: Plugin, inventory: Inventory, claims: Sequence[Alloc
         again = plugin.grant(claim, Held(), inventory)
         _must(
             again == grant,
-            f"grant() must be a function of its arguments: claim {claim.ref} got something else after other calls",
+            f"grant() must be a function of its arguments: claim {claim.ref} got another grant after other calls",
         )
     for seed in _SEEDS:
         answer = _elsewhere(plugin, inventory, claims, seed)
         _must(
             answer is None or answer == first,
-            "grant() must be a function of its arguments: in another process it gave something else; "
-            "is there a set whose order counts, or a variable of the environment?",
+            "grant() must be a function of its arguments: in another process it returned something else; "
+            "does it depend on the order of a set, or on an environment variable?",
         )
 
 
 def _elsewhere(
     plugin: Plugin, inventory: Inventory, claims: Sequence[AllocatedClaim], seed: str
 ) -> list[ClaimGrant] | None:
-    """Return what `grant` answers in a process where sets of texts have another order.
-
-    None if the driver cannot go there.
-    """
+    """Return what `grant` returns in a process where sets of strings have another order; None without pickling."""
     try:
         task = pickle.dumps((sys.path, plugin.__class__.__module__, pickle.dumps((plugin, inventory, claims))))
-    except Exception:  # noqa: BLE001 - what a driver is made of may refuse in any way
+    except Exception:  # noqa: BLE001 - an object of a driver may raise any error when it is pickled
         return None
     environment = {"PYTHONHASHSEED": seed, "PATH": os.environ.get("PATH", "")}
     done = subprocess.run(  # noqa: S603 - this interpreter
@@ -268,8 +265,8 @@ def _check_hardware(
         return None if machine is None else machine.contents()
 
     before = seen()
-    _done(plugin.restore, claim, grants, "restore() must work where nothing was configured")
-    _must(seen() == before, "restore() must leave alone what was never configured")
+    _done(plugin.restore, claim, grants, "restore() must work if nothing was configured")
+    _must(seen() == before, "restore() must not change what was never configured")
     _done(plugin.configure, claim, grants, "configure() failed")
     configured = seen()
     _done(plugin.configure, claim, grants, "configure() must be idempotent: called again, as after a crash, it failed")
@@ -281,7 +278,7 @@ def _check_hardware(
         _done(plugin.configure, claim, grants, "configure() failed")
         with machine.gone():
             _done(plugin.restore, claim, grants, "restore() must work when the hardware is gone")
-        _done(plugin.restore, claim, grants, "restore() must work when the hardware has come back")
+        _done(plugin.restore, claim, grants, "restore() must work after the hardware has come back")
 
 
 class _MemoryNotes:
@@ -300,7 +297,7 @@ class _MemoryNotes:
 
 
 def _check_settings(plugin: Tunes, records: Sequence[Record], machine: WritableMachine | None) -> None:
-    """Prove that settings follow from the claims that need them alone, whatever claims came and went before."""
+    """Check that settings depend only on the claims that need them, independent of earlier claims."""
     notes = _MemoryNotes()
 
     def tuned(claims: Sequence[Record]) -> object:
@@ -313,17 +310,19 @@ def _check_settings(plugin: Tunes, records: Sequence[Record], machine: WritableM
     before = tuned(())
     for record in records:
         alone = tuned((record,))
-        _must(tuned((record,)) == alone, "tune() must be idempotent: called again, it left other settings")
+        _must(tuned((record,)) == alone, "tune() must be idempotent: called again, it made other settings")
         for other in records:
             tuned((record, other))
-            _must(tuned((record,)) == alone, "tune() must leave what the claims need, whichever claim has gone")
-        _must(tuned(()) == before, "tune() without claims must bring every setting back to where it was")
+            _must(
+                tuned((record,)) == alone, "tune() must make the settings of the remaining claims after one has ended"
+            )
+        _must(tuned(()) == before, "tune() without claims must restore every setting")
     if machine is not None and records:
         tuned(records)
-        # A refusal is right: the claim stays on record until its settings can be undone.
+        # An error is allowed: the claim stays on record until its settings can be undone.
         with machine.gone(), contextlib.suppress(ClaimError):
             plugin.tune((), notes)
-        _must(tuned(()) == before, "tune() must work when the hardware has come back")
+        _must(tuned(()) == before, "tune() must work after the hardware has come back")
 
 
 def _done(

@@ -44,16 +44,16 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        there = {"serve", *_contributed()}
-        listed = [name for names in _SECTIONS.values() for name in names if name in there]
-        return [*listed, *sorted(there.difference(listed))]
+        available = {"serve", *_contributed()}
+        listed = [name for names in _SECTIONS.values() for name in names if name in available]
+        return [*listed, *sorted(available.difference(listed))]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands of `--help` in their sections."""
-        left = self.list_commands(ctx)
-        for section, names in (*_SECTIONS.items(), ("Other commands", tuple(left))):
-            shown = [name for name in names if name in left]
-            left = [name for name in left if name not in shown]
+        remaining = self.list_commands(ctx)
+        for section, names in (*_SECTIONS.items(), ("Other commands", tuple(remaining))):
+            shown = [name for name in names if name in remaining]
+            remaining = [name for name in remaining if name not in shown]
             commands = [(name, self.get_command(ctx, name)) for name in shown]
             rows = [(name, command.get_short_help_str(100)) for name, command in commands if command is not None]
             if rows:

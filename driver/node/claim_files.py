@@ -182,11 +182,11 @@ class ClaimFiles(msgspec.Struct, dict=True):
         """
         if self.discovery.known is None:
             return ()
-        there = self.specs.names()
+        existing = self.specs.names()
         whole: list[Record] = []
         lacking: list[Record] = []
         for record in filter(self.writable, self.book.records()):
-            (whole if self.specs.name(record.uid) in there else lacking).append(record)
+            (whole if self.specs.name(record.uid) in existing else lacking).append(record)
         return (*(whole if self.plugin.completes() else ()), *lacking[:_BEFORE_ANSWERS])
 
     def mend(self, uids: Iterable[str]) -> dict[str, Refused | None]:

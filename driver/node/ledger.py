@@ -481,7 +481,7 @@ class Ledger:
             for record in put:
                 # `INSERT OR REPLACE` would hide a damaged key: both statements must affect exactly the rows that are
                 # expected.
-                self._put(record, there=record.uid in on_file)
+                self._put(record, exists=record.uid in on_file)
                 on_file.add(record.uid)
             for uid in drop:
                 dropped = self._db.execute("DELETE FROM claims WHERE uid = ?", (uid,))
@@ -509,9 +509,9 @@ class Ledger:
                 self.set_meta("doubt", reason)
             self.set_meta("schema", str(SCHEMA_WITH_LOSS if reason else SCHEMA))
 
-    def _put(self, record: Record, *, there: bool) -> None:
+    def _put(self, record: Record, *, exists: bool) -> None:
         row = encoded(record)
-        if not there:
+        if not exists:
             self._db.execute("INSERT INTO claims VALUES (?, ?, ?, ?, ?)", row)
             return
         update = "UPDATE claims SET devices = ?, held = ?, body = ?, checksum = ? WHERE uid = ?"

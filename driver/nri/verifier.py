@@ -124,10 +124,10 @@ class Verifier(msgspec.Struct):
             pinned.container.id: kernel_limits(cgroups, pinned.container, effective_of(expected(pinned, snapshot)))
             for pinned in settled
         }
-        found = drift(settled, snapshot, {key: effective for key, effective in read.items() if effective})
+        apparent = drift(settled, snapshot, {key: effective for key, effective in read.items() if effective})
         # Reading takes a while. A container that was given another mask meanwhile has not drifted either.
         now = containers()
-        drifts = tuple(drift for drift in found if now.get(drift.container.id) is settled.get(drift.container.id))
+        drifts = tuple(drift for drift in apparent if now.get(drift.container.id) is settled.get(drift.container.id))
         compared = {key for key, effective in read.items() if effective and now.get(key) is settled.get(key)}
         with self._lock:
             self._repairs = self._repairs.seen(drifts, {pinned.container.id for pinned in now} - compared)

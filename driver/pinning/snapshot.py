@@ -422,7 +422,7 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
         """
         devices = tuple(devices)
         for names in self.claim_names:
-            numbers = [index for whose, index in names.of_devices(devices, self.claims) if whose == key]
+            numbers = [index for claim, index in names.of_devices(devices, self.claims) if claim == key]
             if numbers:
                 return frozenset(index for index in numbers if index is not None)
         return frozenset(index for names in self.claim_names for index in names.parts_in_env(key, env))

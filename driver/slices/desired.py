@@ -78,10 +78,10 @@ def desired_slices(
     """
     inventory = publishable(inventory)
     size = MAX_LARGE_DEVICES if any(map(is_large, inventory.devices)) else MAX_DEVICES
-    there = _devices_by_slice(published or {})
+    in_slices = _devices_by_slice(published or {})
     parts: list[tuple[tuple[CounterSet, ...], tuple[Device, ...]]] = [
         *((counters, ()) for counters in chunks(inventory.counters, MAX_COUNTER_SETS)),
-        *(((), devices) for devices in placed(inventory.devices, size, there)),
+        *(((), devices) for devices in placed(inventory.devices, size, in_slices)),
     ]
     parts = parts or [((), ())]
     pool = ResourcePool(name=node_name, generation=1, resource_slice_count=len(parts))

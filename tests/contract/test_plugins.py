@@ -149,9 +149,9 @@ class Unwell(Lamps):
         (Lamps(0), "found no device"),
         (Twice(), "another one has that name"),
         (Shifting(), "must find the same devices"),
-        (Forgetful(), r"must answer for lamp-0, once"),
+        (Forgetful(), r"must return one grant for lamp-0"),
         (Random(), "must"),
-        (Unpublishable(), "the API server would refuse"),
+        (Unpublishable(), "the API server would reject"),
         (Misnamed(), "must be a DNS subdomain"),
         (Unrecordable(), "a Grant.state of plain JSON, without <class 'object'>"),
         (Unwell(), r"health\(\) returned \('lamp-0', 'burnt out'\), which must be a DeviceHealth"),
@@ -406,7 +406,7 @@ def test_a_driver_that_writes_to_hardware_keeps_the_contract(tmp_path: Path) -> 
         (Toggling, "configure.. must be idempotent: called again, it left the hardware in another state"),
         (Once, "configure.. must be idempotent: called again, as after a crash, it failed: .*lamp-0 is lit already"),
         (Sure, "restore.. must work when the hardware is gone: FileNotFoundError"),
-        (Leaving, "Unprepare of lamp-0 must bring the hardware back to where it was"),
+        (Leaving, "Unprepare of lamp-0 must restore the hardware to its state"),
     ],
 )
 def test_a_driver_that_breaks_what_it_configures_is_found(
@@ -420,8 +420,8 @@ def test_a_driver_that_breaks_what_it_configures_is_found(
 @pytest.mark.parametrize(
     ("faulty", "sentence"),
     [
-        (Remembering(), r"claim default/claim-\d got something else after other calls"),
-        (Shuffled(12), "in another process it gave something else"),
+        (Remembering(), r"claim default/claim-\d got another grant after other calls"),
+        (Shuffled(12), "in another process it returned something else"),
         (Taking(), r"grant\(\) must not change what other claims hold"),
     ],
     ids=lambda value: type(value).__name__,

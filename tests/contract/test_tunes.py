@@ -95,10 +95,10 @@ def test_a_driver_with_a_setting_for_all_claims_keeps_the_contract(tmp_path: Pat
 @pytest.mark.parametrize(
     ("faulty", "sentence"),
     [
-        (Forgetful, "Unprepare of lamp-0 must bring the hardware back"),
+        (Forgetful, "Unprepare of lamp-0 must restore the hardware"),
         (Stepping, "tune.. must be idempotent"),
-        (Careless, "Unprepare of lamp-0 must bring the hardware back"),
-        (Grown, "tune.. must leave what the claims need, whichever claim has gone"),
+        (Careless, "Unprepare of lamp-0 must restore the hardware"),
+        (Grown, "tune.. must make the settings of the remaining claims"),
     ],
 )
 def test_a_driver_that_breaks_a_setting_is_found(tmp_path: Path, faulty: type[Dimmed], sentence: str) -> None:

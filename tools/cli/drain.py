@@ -147,10 +147,10 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
     for plugin in load_plugins(drivers, root, options):
         folder = kubelet_root / "plugins" / plugin.driver
         try:
-            there = is_folder(folder)
+            exists = is_folder(folder)
         except OSError as error:
             fail(f"{folder} cannot be read: {error.strerror}; try as root")
-        if not there:
+        if not exists:
             fail(f"{folder} does not exist, so {plugin.driver} has nothing to drain; check --kubelet-root")
         node = _DrainedNode(plugin, kubelet_root, Path(options["cdi_dir"]).absolute(), boot_id(root))
         report.append(node.drain(**{name: options[name] for name in ("dry_run", "force", "through_driver")}))

@@ -50,10 +50,10 @@ def command(
     for plugin in _plugins(drivers, root):
         folder = Path(kubelet_root).absolute() / "plugins" / plugin.driver
         try:
-            there = had_ledger(folder / "ledger.db")
+            has_ledger = had_ledger(folder / "ledger.db")
         except OSError as error:
             fail(f"{folder} cannot be read: {error.strerror}; try as root")
-        if not there:
+        if not has_ledger:
             fail(f"{folder} has no ledger, so {plugin.driver} has nothing to forget; check --kubelet-root")
         with _duplicate(folder) if dry_run else contextlib.nullcontext(folder) as data:
             node = NodeClaims(plugin, data, Path(cdi_dir).absolute(), boot_id=boot_id(root))

@@ -165,8 +165,8 @@ def unread_state(host: NodeHost, root: str) -> Iterator[str]:
 
 
 def _unread_records(host: NodeHost, root: str) -> Iterator[str]:
-    """Yield what is wrong with kubelet's own records of claims and of pods."""
-    for what, name in (("claims", CLAIM_STATE), *(("pods", name) for name in _POD_STATES)):
+    """Yield the problems of kubelet's own records of claims and of pods."""
+    for records, name in (("claims", CLAIM_STATE), *(("pods", name) for name in _POD_STATES)):
         path = _state(root, name)
         try:
             content = host.content(path)
@@ -177,7 +177,7 @@ def _unread_records(host: NodeHost, root: str) -> Iterator[str]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            yield f"kubelet's record of {what}: {path} cannot be read ({error.strerror}); try as root"
+            yield f"kubelet's record of {records}: {path} cannot be read ({error.strerror}); try as root"
         except DranodeError as error:
             yield str(error)
         except (ValueError, TypeError, KeyError, RecursionError):
