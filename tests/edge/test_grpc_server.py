@@ -58,8 +58,6 @@ class World:
 
     def _prepare(self, name: str) -> Prepared:
         self.asked.append(name)
-        if name == "broken":
-            raise KeyError(name)
         if name == "unsayable":
             return prepared("\ud800")
         if name == "slow":
@@ -125,14 +123,6 @@ def test_a_request_above_the_limit_is_refused_and_the_next_is_answered(call: Cal
             call("a" * 5_000_000)
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert call("a") == ""
-
-
-def test_an_error_inside_the_driver_is_an_answer_and_logged(
-    call: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    assert call("broken").startswith("internal error in dra.example; see the driver's log: ")
-    assert "Traceback" in caplog.text
-    assert call("a") == ""
 
 
 def test_an_answer_that_no_message_can_carry_is_an_error_that_says_so(

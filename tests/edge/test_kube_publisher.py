@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from dranode.api.errors import UsageError
 from dranode.api.resource import Device, DeviceTaint
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.kube.client import Client, Timing
@@ -306,14 +305,6 @@ def test_a_gate_that_is_still_off_after_a_restart_shows_nothing(it: Publishing) 
     assert not it.status.published
 
 
-def test_a_device_that_the_server_would_refuse_is_left_out_and_named(
-    it: Publishing, caplog: pytest.LogCaptureFixture
-) -> None:
-    it.published(inventory("good", "NOT A NAME"))
-    assert it.devices() == [["good"]]
-    assert sum("NOT A NAME" in line for line in caplog.messages) == 1
-
-
 def test_a_publisher_that_rests_leaves_its_slices_and_mends_nothing(it: Publishing) -> None:
     it.published(inventory("a"))
     it.cluster.pause(DRIVER)
@@ -321,13 +312,6 @@ def test_a_publisher_that_rests_leaves_its_slices_and_mends_nothing(it: Publishi
     assert it.status == PublisherStatus(problem="nothing was published yet")
     it.published(inventory("a"))
     assert it.devices() == [["a"]]
-
-
-def test_a_node_name_that_is_none_is_refused_before_anything_is_sent(api: ApiServer, tmp_path: Path) -> None:
-    source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
-    with pytest.raises(UsageError, match="--node-name"):
-        KubeCluster(source, "Not A Node", claim_status=False, fatal=pytest.fail).publish(DRIVER, inventory("a"))
-    assert not api.seen
 
 
 def test_slices_belong_to_the_node_that_there_is_now(it: Publishing) -> None:

@@ -134,21 +134,6 @@ def test_ready_says_what_is_missing_until_kubelet_and_runtime_were_heard_from(se
         assert serving.get("/healthz")[0] == 200
 
 
-def test_every_line_of_a_call_has_its_id_and_metrics_count_it(serving: Serving, folder: Path) -> None:
-    kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
-    with contextlib.closing(kubelet):
-        kubelet.register([DRIVER], PATIENCE)
-        kubelet.prepare({REF: frozenset({DRIVER})})
-        kubelet.unprepare({REF: frozenset({DRIVER})})
-    ids = re.findall(r"op=([0-9a-f]{8}) (prepare|unprepare) driver=dra.cpu claim=default/a", serving.log)
-    assert [call for _, call in ids] == ["prepare", "unprepare"]
-    assert len({op for op, _ in ids}) == 2
-    metrics = serving.get("/metrics")[1]
-    assert 'dra_cpu_prepare_claims_total{result="success"} 1.0' in metrics
-    assert 'dra_cpu_unprepare_claims_total{result="success"} 1.0' in metrics
-    assert "dra_cpu_claim_allocated_cpus_sum 2.0" in metrics
-
-
 @pytest.mark.parametrize("serving", [("--nri-socket", "none", "--log-format", "json")], indirect=True)
 def test_json_lines_have_keys_for_claim_driver_and_call(serving: Serving, folder: Path) -> None:
     kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.answers import Prepared, Refused
 from dranode.driver.machine.root import Root
 from dranode.driver.serve.service import DriverService
@@ -31,9 +30,11 @@ from tests.fakes.pinning_node import (
     PODS,
     SHARED,
     World,
-    counted_looks,
+    both_look_often,
     given,
+    handed_over,
     hung_up,
+    mended,
     pinning_node,
     with_a_claim,
 )
@@ -147,15 +148,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
     eventually(lambda: world.api.capacities[-1] == {})
     assert the_only_sentence(service) in the_only_error(caplog)
     mend()
-    # Whose the containers are is told anew before anything is changed.
-    hung_up(runtime)
-    assert not [method for method, _ in runtime.wire.received if method == "UpdateContainers"]
-    runtime, updates = world.synchronized()
-    assert updates == {}
-    eventually(lambda: service.missing() == ())
-    eventually(lambda: world.api.capacities[-1] == published)
-    assert isinstance(world.prepare(OTHER), Prepared)
-    assert given(runtime, "late", pod("p5")) == str(CPUSet.parse(SHARED) - CPUSet((2,)))
+    mended(world, service, runtime, published)
 
 
 def test_new_containers_get_the_reserved_cpus_where_nothing_says_which_are_online(world: World, folder: Path) -> None:
@@ -197,19 +190,13 @@ def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
     runtime, updates = world.synchronized()
     assert updates == {}
     eventually(lambda: new.pinning is not None and new.pinning.synchronized)
-    # Both look often enough for authority to pass, if it were to.
-    looks = [counted_looks(monkeypatch, service) for service in (old, new)]
-    eventually(lambda: all(len(each) >= 5 for each in looks))
+    both_look_often(monkeypatch, old, new)
     assert (old.active, new.active) == (True, False)
     assert old.missing() == ()
     assert any("the hardware cannot be read" in sentence for sentence in new.missing())
     assert world.api.capacities == published
     mend()
-    hung_up(runtime)
-    _, updates = world.synchronized()
-    assert updates == {}
-    eventually(lambda: new.active and not old.active)
-    eventually(lambda: new.missing() == ())
+    handed_over(world, old, new, runtime)
     assert world.api.capacities[-1] == published[-1]
 
 
@@ -227,9 +214,4 @@ def test_one_that_can_read_it_no_more_keeps_masks_and_gives_nothing_until_it_can
     assert given(runtime, "plain", pod("p3")) == SHARED
     assert "the hardware cannot be read" in the_only_sentence(service)
     mend()
-    hung_up(runtime)
-    _, updates = world.synchronized()
-    assert updates == {}
-    eventually(lambda: service.missing() == ())
-    eventually(lambda: world.api.capacities[-1] == published)
-    assert isinstance(world.prepare(OTHER), Prepared)
+    mended(world, service, runtime, published)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.answers import Prepared, Refused
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.ledger import FAULTS, OF_BOTH, OF_ONE, Fault, a_full_disk_with_shm, newer_schema
@@ -26,9 +25,10 @@ from tests.fakes.pinning_node import (
     PODS,
     SHARED,
     World,
-    counted_looks,
+    both_look_often,
     given,
-    hung_up,
+    handed_over,
+    mended,
     pinning_node,
     with_a_claim,
 )
@@ -67,15 +67,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
         assert len(said) == 1, said
         assert missing.removeprefix(f"{DRIVER}: ") in said[0]
         mend()
-        # Whose the containers are is told anew before anything is changed.
-        hung_up(runtime)
-        assert not [method for method, _ in runtime.wire.received if method == "UpdateContainers"]
-        runtime, updates = world.synchronized()
-        assert updates == {}
-        eventually(lambda: service.missing() == ())
-        eventually(lambda: world.api.capacities[-1] == published)
-        assert isinstance(world.prepare(OTHER), Prepared)
-        assert given(runtime, "late", pod("p5")) == str(CPUSet.parse(SHARED) - CPUSet((2,)))
+        mended(world, service, runtime, published)
 
 
 @pytest.mark.parametrize("size", [0, 4096])
@@ -125,9 +117,7 @@ def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
         runtime, updates = world.synchronized()
         assert updates == {}
         eventually(lambda: new.pinning is not None and new.pinning.synchronized)
-        # Both look often enough for authority to pass, if it were to.
-        looks = [counted_looks(monkeypatch, service) for service in (old, new)]
-        eventually(lambda: all(len(each) >= 5 for each in looks))
+        both_look_often(monkeypatch, old, new)
         assert old.active
         assert not new.active
         assert old.missing() == ()
@@ -135,11 +125,7 @@ def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
         assert any("ledger" in sentence for sentence in new.missing())
         assert world.api.capacities == published
         mend()
-        hung_up(runtime)
-        _, updates = world.synchronized()
-        assert updates == {}
-        eventually(lambda: new.active and not old.active)
-        eventually(lambda: new.missing() == ())
+        handed_over(world, old, new, runtime)
         assert world.api.capacities[-1] == published[-1]
 
 
@@ -158,18 +144,12 @@ def test_what_neither_of_two_can_read_any_more_changes_nothing_until_the_newer_o
         runtime, updates = world.synchronized()
         assert updates == {}
         eventually(lambda: new.pinning is not None and new.pinning.synchronized)
-        # Both look often enough for authority to pass, if it were to.
-        looks = [counted_looks(monkeypatch, service) for service in (old, new)]
-        eventually(lambda: all(len(each) >= 5 for each in looks))
+        both_look_often(monkeypatch, old, new)
         assert (old.active, new.active) == (True, False)
         assert given(runtime, "plain", pod("p3")) == ""
         assert isinstance(world.prepare(OTHER), Refused)
         mend()
-        hung_up(runtime)
-        _, updates = world.synchronized()
-        assert updates == {}
-        eventually(lambda: new.active and not old.active)
-        eventually(lambda: new.missing() == ())
+        handed_over(world, old, new, runtime)
         eventually(lambda: world.api.capacities[-1] == published)
 
 

@@ -29,7 +29,7 @@ from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import ApiClaims, KubeletPods, cpu_claim
 from tests.fakes.machine import EIGHT_CPUS
 from tests.fakes.nri import FakeRuntime, container, pod, updates_of
-from tests.fakes.waiting import PATIENCE
+from tests.fakes.waiting import PATIENCE, eventually
 
 DRIVER = "dra.cpu"
 CLAIM = cpu_claim("a", "uid-a", "cpudevnuma000", 4)
@@ -145,7 +145,35 @@ def with_a_claim(world: World, uid: str = "") -> None:
     world.kubelet.restart()
 
 
-def counted_looks(monkeypatch: pytest.MonkeyPatch, service: DriverService) -> list[None]:
+def mended(world: World, service: DriverService, runtime: FakeRuntime, published: object) -> None:
+    """An instance that is alone can read again: it connects again, moves nobody, and prepares `OTHER`."""
+    # Whose the containers are is told anew before anything is changed.
+    hung_up(runtime)
+    assert not [method for method, _ in runtime.wire.received if method == "UpdateContainers"]
+    runtime, updates = world.synchronized()
+    assert updates == {}
+    eventually(lambda: service.missing() == ())
+    eventually(lambda: world.api.capacities[-1] == published)
+    assert isinstance(world.prepare(OTHER), Prepared)
+    assert given(runtime, "late", pod("p5")) == str(CPUSet.parse(SHARED) - CPUSet((2,)))
+
+
+def handed_over(world: World, old: DriverService, new: DriverService, runtime: FakeRuntime) -> None:
+    """The new instance can read again: it connects again, moves nobody, and becomes active."""
+    hung_up(runtime)
+    _, updates = world.synchronized()
+    assert updates == {}
+    eventually(lambda: new.active and not old.active)
+    eventually(lambda: new.missing() == ())
+
+
+def both_look_often(monkeypatch: pytest.MonkeyPatch, *services: DriverService) -> None:
+    """Wait until each has looked at who has the authority often enough for it to pass, if it were to."""
+    looks = [_counted_looks(monkeypatch, service) for service in services]
+    eventually(lambda: all(len(each) >= 5 for each in looks))
+
+
+def _counted_looks(monkeypatch: pytest.MonkeyPatch, service: DriverService) -> list[None]:
     """A list that grows with every look of a service at who has the authority."""
     looks: list[None] = []
     authority = service._authority

@@ -6,11 +6,17 @@ pkg/scheduler/framework/plugins/dynamicresources, pkg/controller/devicetaintevic
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from click import Command
+from click.testing import CliRunner, Result
+
 from dranode.sanity.kinds import KINDS
+from dranode.tools.cli.explain import command as explain
 from tests.fakes.apiserver import ApiServer
 
 NAMESPACE = "default"
@@ -46,6 +52,23 @@ def waiting(reason: str, message: str = "", name: str = "main") -> Document:
 def running(name: str = "main", **more: Any) -> Document:
     """The status of a container that runs."""
     return {"name": name, "state": {"running": {"startedAt": "2026-11-22T07:00:09Z"}}, "restartCount": 0, **more}
+
+
+def on_laptop(command: Command, cluster: PodCluster, folder: Path, *arguments: str) -> Result:
+    """Run a command where only the cluster's kubeconfig is known; errors of the command itself are raised."""
+    kubeconfig = cluster.api.kubeconfig(folder / "kubeconfig")
+    laptop = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": kubeconfig, "HOME": str(folder)}
+    ran = CliRunner(env=laptop).invoke(command, arguments)
+    if ran.exception is not None and not isinstance(ran.exception, SystemExit):
+        raise ran.exception
+    return ran
+
+
+def explained(cluster: PodCluster, folder: Path, *arguments: str, output: str = "json") -> tuple[int, Any]:
+    """Run `explain` for the pod `app` or something else; exit status and output."""
+    asked = [*(arguments or ("app",)), "-o", output, "--node-name", "laptop", "--kubelet-root", str(folder)]
+    ran = on_laptop(explain, cluster, folder, *asked)
+    return ran.exit_code, json.loads(ran.stdout) if output == "json" else ran.stdout
 
 
 @dataclass

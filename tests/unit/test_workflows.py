@@ -61,10 +61,6 @@ def test_every_row_of_real_clusters_runs_each_week_in_a_job_of_its_own() -> None
     assert job["env"] == {"ROW": "${{ matrix.row }}"}
 
 
-def test_the_site_is_built_for_every_change() -> None:
-    assert {"run": "make site"} in document(FOLDER / "ci.yml")["jobs"]["site"]["steps"]
-
-
 def test_static_analysis_looks_at_every_change_in_the_code_and_in_the_workflows() -> None:
     workflow = document(FOLDER / "codeql.yml")
     assert {"push", "pull_request", "schedule"} <= set(workflow["True"])

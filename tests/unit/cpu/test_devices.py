@@ -15,16 +15,11 @@ from dranode.api.documents import encode_json
 from dranode.api.errors import UsageError
 from dranode.cpu.devices import cpu_devices, individual_cpus, left_out
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, Isolation, Threads, check_reserved, read_options
-from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.slices.desired import desired_slices, publishable
-from dranode.driver.slices.plan import published_specs
-from dranode.sim.machines.confined import ConfinedRoot
-from dranode.sim.machines.synthetic import parse_description, synthetic_tree
-from dranode.sim.machines.tree import TreeFiles
 from tests.fakes.cpu import MACHINES, cpus, typed
-from tests.fakes.slices import SliceShelf, slice_problems
+from tests.fakes.slices import slice_problems
 from tests.fakes.topology import regular, topology
 
 # Two sockets with one NUMA node each, four cores with two threads: the example of the reference sheet, 2.3.
@@ -166,13 +161,6 @@ def test_the_published_slice_counts_hold(
     assert len(specs) == slices
     nodes = Counter(device.attributes["resource.kubernetes.io/numaNode"].int_ for device in made)
     assert nodes == per_numa
-
-
-def test_a_machine_of_1024_cpus_is_eight_slices() -> None:
-    made = cpu_devices(regular(sockets=2, numa=4, l3=4, cores=16, threads=2), INDIVIDUAL, {})
-    specs = desired_slices("dra.cpu", "worker1", Inventory(devices=made))
-    assert [len(spec.devices) for spec in specs] == [128] * 8
-    assert specs[-1].devices[-1].name == "cpu1023"
 
 
 @pytest.mark.parametrize(
@@ -416,19 +404,6 @@ def test_reserved_cpus_must_exist_and_leave_something() -> None:
     check_reserved(CPUOptions(reserved=firsts), offline)
     with pytest.raises(UsageError, match="leaves no whole core for claims with --threads full-core"):
         check_reserved(CPUOptions(reserved=firsts, threads=Threads.FULL_CORE), offline)
-
-
-def test_a_cpu_that_goes_offline_and_comes_back_is_one_write_each() -> None:
-    shelf = SliceShelf()
-    machine = parse_description("sockets=2,numa=4,l3=4,cores=16,threads=2")
-    for online, writes in (("0-1023", 8), ("0-499,501-1023", 1), ("0-1023", 1)):
-        tree: Any = synthetic_tree(machine)
-        tree["sys"]["devices"]["system"]["cpu"]["online"] = f"{online}\n".encode()
-        made = cpu_devices(read_topology(ConfinedRoot(TreeFiles(tree))), INDIVIDUAL, {})
-        there = published_specs(shelf.slices.values(), "worker1")
-        assert len(shelf.publish(desired_slices("dra.cpu", "worker1", Inventory(devices=made), there))) == writes
-        published = {device.name for one in shelf.slices.values() for device in one.spec.devices}
-        assert published == {device.name for device in made}
 
 
 @pytest.mark.parametrize(

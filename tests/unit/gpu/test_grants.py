@@ -157,11 +157,6 @@ def test_a_gpu_and_its_parts_are_never_both_given_and_both_claims_are_named(aske
     )
 
 
-def test_two_parts_of_one_gpu_go_to_two_claims() -> None:
-    held = holds("gpu-0000-4d-00-3")
-    assert len(give(flex(), result("gpu-0000-4d-00-4"), held=held).grants) == 1
-
-
 def test_a_claim_with_the_whole_and_a_part_is_refused() -> None:
     message = refusal(flex(), result("gpu-0000-4d-00-0", "a"), result("gpu-0000-4d-00-2", "b"))
     assert '"gpu-0000-4d-00-0" and "gpu-0000-4d-00-2", which overlap on the same GPU' in message

@@ -25,7 +25,6 @@ from tests.fakes.memory import GIB, TWO_NODES, inventory
 
 # Each of the two NUMA nodes of the machine is a socket.
 GROUPS = {MemoryGroupBy.NUMA: "numa0", MemoryGroupBy.SOCKET: "socket0", MemoryGroupBy.MACHINE: "machine"}
-OTHERS = {MemoryGroupBy.NUMA: "numa1", MemoryGroupBy.SOCKET: "socket1"}
 CHANGES = list(itertools.permutations(MemoryGroupBy, 2))
 
 
@@ -115,28 +114,6 @@ def test_memory_that_a_claim_holds_is_not_given_again_under_another_grouping(
     assert isinstance(prepare(second, "c", again, size_of(second, again)), Prepared)
 
 
-def test_both_instances_of_a_rolling_update_count_what_the_other_gives(node: Node) -> None:
-    by_numa, by_machine = node.start(MemoryGroupBy.NUMA), node.start(MemoryGroupBy.MACHINE)
-    half, whole = size_of(by_numa, "memory-numa0"), size_of(by_machine, "memory-machine")
-    assert isinstance(prepare(by_numa, "a", "memory-numa0", half), Prepared)
-    assert isinstance(prepare(by_machine, "b", "memory-machine", whole), Conflict)
-    assert isinstance(prepare(by_machine, "b", "memory-machine", whole - half), Prepared)
-    assert isinstance(prepare(by_numa, "c", "memory-numa1", 2 << 20), Conflict)
-
-
-@pytest.mark.parametrize("after", OTHERS)
-def test_a_claim_over_several_nodes_counts_against_each_group_with_one_of_them(
-    node: Node, after: MemoryGroupBy
-) -> None:
-    machine = node.start(MemoryGroupBy.MACHINE)
-    assert isinstance(prepare(machine, "a", "memory-machine", 4 * GIB), Prepared)
-    later = node.restart(after)
-    for device in (f"memory-{GROUPS[after]}", f"memory-{OTHERS[after]}"):
-        size = size_of(later, device)
-        assert isinstance(prepare(later, device, device, size), Conflict)
-        assert isinstance(prepare(later, device, device, size - 4 * GIB), Prepared)
-
-
 @pytest.mark.parametrize(("before", "after"), CHANGES)
 def test_what_is_reserved_later_is_not_given_beside_claims(
     node: Node, before: MemoryGroupBy, after: MemoryGroupBy
@@ -160,13 +137,6 @@ def test_ordinary_memory_and_pages_of_other_sizes_are_not_counted(node: Node) ->
         assert isinstance(prepare(first, name, f"{kind}-numa0", size_of(first, f"{kind}-numa0")), Prepared)
     later = node.restart(MemoryGroupBy.MACHINE)
     assert isinstance(prepare(later, "c", "memory-machine", size_of(later, "memory-machine")), Prepared)
-
-
-def test_admin_access_holds_nothing_under_any_grouping(node: Node) -> None:
-    first = node.start(MemoryGroupBy.NUMA)
-    assert isinstance(prepare(first, "a", "memory-numa0", GIB, adminAccess=True), Prepared)
-    later = node.restart(MemoryGroupBy.MACHINE)
-    assert isinstance(prepare(later, "b", "memory-machine", size_of(later, "memory-machine")), Prepared)
 
 
 # As a version wrote them that knew no sources.

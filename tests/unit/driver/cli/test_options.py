@@ -366,27 +366,3 @@ def test_the_address_of_the_metrics_stands_in_the_file_as_that_of_the_probes_doe
         "http_address": "127.0.0.1:8080",
         "metrics_address": "127.0.0.1:8081",
     }
-
-
-def commands_with_drivers_options() -> list[str]:
-    context = click.Context(cli)
-    own = {each.parameter for each in declared().options}
-    return [
-        name
-        for name in cli.list_commands(context)
-        if own <= {parameter.name for parameter in getattr(cli.get_command(context, name), "params", ())}
-    ]
-
-
-@pytest.mark.parametrize("name", commands_with_drivers_options())
-def test_the_options_of_drivers_are_at_the_end_of_the_help_in_groups_of_their_own(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    before, *groups = command.get_help(click.Context(command, info_name=name)).split("\nOptions of the driver ")
-    assert [group.partition(":")[0] for group in groups] == ["cpu", "gpu", "memory"]
-    assert "--help" in before
-    for each in declared().options:
-        (group,) = (group for group in groups if group.startswith(f"{each.driver}:"))
-        assert each.flag in group
-        assert f"{each.flag} " not in before
-    assert not any("--drivers" in group or "--machine " in group for group in groups)

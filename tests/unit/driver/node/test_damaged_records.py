@@ -291,18 +291,6 @@ def test_a_damaged_row_whose_spec_names_no_device_holds_those_that_the_row_names
     assert len(prepare(again, allocated_claim("c", LAMPS, ["lamp-1"]))["c"]) == 1
 
 
-def test_a_spec_from_which_a_record_came_back_is_written_again_if_it_vanishes(tmp_path: Path) -> None:
-    claim = allocated_claim("a", LAMPS, ["lamp-0"])
-    node = opened(tmp_path)
-    prepare(node, claim)
-    node.close()
-    damage_ledger(tmp_path)
-    again, whole = opened(tmp_path), spec_of(tmp_path, claim).read_bytes()
-    spec_of(tmp_path, claim).unlink()
-    assert again.mend_files([claim.metadata.uid]) == {claim.metadata.uid: None}
-    assert spec_of(tmp_path, claim).read_bytes() == whole
-
-
 def test_a_spec_that_nobody_can_read_blocks_new_grants_before_and_after_it_is_on_record(tmp_path: Path) -> None:
     (tmp_path / "cdi").mkdir()
     (tmp_path / "cdi" / f"{LAMPS}-claim_claim-left.json").write_text("junk")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from dranode.driver.pinning.snapshot import PinSnapshot
 from dranode.sim.machines.forms import open_machine
 from tests.fakes.doctor import forbid
 from tests.fakes.drivers import reference
-from tests.fakes.ledger import FAULTS, Fault
+from tests.fakes.ledger import FAULTS, Fault, newer_schema
 from tests.fakes.lifecycle import cpu_claim
 
 CLAIM = cpu_claim("a", "uid-a", "cpudevnuma000", 4)
@@ -154,17 +152,6 @@ def test_hardware_that_changes_meanwhile_is_notified_with_what_is_known(world: W
     assert told[-1].online == CPUSet(range(16))
     assert told[-1].unread is not None
     assert held(told[-1]) == [("uid-a", "", world.held)]
-
-
-def newer_schema(path: Path) -> contextlib.AbstractContextManager[Callable[[], None]]:
-    return FAULTS[0](path)
-
-
-def test_the_first_fault_is_a_newer_schema(world: World) -> None:
-    with newer_schema(world.folder / "data" / "ledger.db"):
-        with contextlib.closing(sqlite3.connect(world.folder / "data" / "ledger.db")) as db:
-            (schema,) = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-        assert int(schema) > 1
 
 
 def test_a_claims_spec_that_may_not_be_looked_for_is_not_taken_for_missing(

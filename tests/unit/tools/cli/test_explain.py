@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from dranode.driver.kube.errors import ApiError
 from dranode.tools.cli.explain import command
 from dranode.tools.diagnosis.steps import StopCause
 from tests.fakes.apiserver import ApiServer, Fault
-from tests.fakes.pods import CPU, FAILED_PREPARE, GPU, PodCluster, cpus, request, result, running, waiting
+from tests.fakes.pods import CPU, FAILED_PREPARE, GPU, PodCluster, cpus, explained, request, result, running, waiting
 
 
 @pytest.fixture
@@ -27,18 +28,7 @@ def cluster() -> Iterator[PodCluster]:
 
 @pytest.fixture
 def explain(cluster: PodCluster, tmp_path: Path) -> Callable[..., Any]:
-    """Run it, as JSON if that is not said otherwise; exit status and output."""
-    kubeconfig = cluster.api.kubeconfig(tmp_path / "kubeconfig")
-
-    def run(*arguments: str, output: str = "json") -> tuple[int, Any]:
-        laptop = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": kubeconfig, "HOME": str(tmp_path)}
-        asked = [*(arguments or ("app",)), "-o", output, "--node-name", "laptop", "--kubelet-root", str(tmp_path)]
-        ran = CliRunner(env=laptop).invoke(command, asked)
-        if ran.exception is not None and not isinstance(ran.exception, SystemExit):
-            raise ran.exception
-        return ran.exit_code, json.loads(ran.stdout) if output == "json" else ran.stdout
-
-    return run
+    return partial(explained, cluster, tmp_path)
 
 
 def steps(page: Any, trace: int = 0) -> list[tuple[str, str]]:

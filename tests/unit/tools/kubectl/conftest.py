@@ -1,4 +1,4 @@
-"""The node that the tests of this folder look at."""
+"""The node and the cluster that the tests of this folder look at."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.apiserver import ApiServer
 from tests.fakes.doctor import FakeNode
+from tests.fakes.pods import PodCluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[PodCluster]:
+    with ApiServer() as api:
+        yield PodCluster(api)
 
 
 @pytest.fixture

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from click.testing import CliRunner
 
-from dranode.tools.cli.explain import command
 from dranode.tools.diagnosis.steps import StopCause
-from tests.fakes.apiserver import ApiServer
-from tests.fakes.pods import CPU, FAILED_PREPARE, GPU, PodCluster, cpus, request, result, running, waiting
+from tests.fakes.pods import CPU, FAILED_PREPARE, GPU, PodCluster, cpus, explained, request, result, running, waiting
 
 NO_CPUS = (
     "0/3 nodes are available: 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, 2 cannot "
@@ -22,23 +19,8 @@ NO_CPUS += "allocate all claims. still not schedulable, preemption: 0/3 nodes ar
 
 
 @pytest.fixture
-def cluster() -> Iterator[PodCluster]:
-    with ApiServer() as api:
-        yield PodCluster(api)
-
-
-@pytest.fixture
 def explain(cluster: PodCluster, tmp_path: Path) -> Callable[..., tuple[int, Any]]:
-    kubeconfig = cluster.api.kubeconfig(tmp_path / "kubeconfig")
-
-    def run(*arguments: str) -> tuple[int, Any]:
-        laptop = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": kubeconfig, "HOME": str(tmp_path)}
-        asked = [*(arguments or ("app",)), "-o", "json", "--node-name", "laptop", "--kubelet-root", str(tmp_path)]
-        ran = CliRunner(env=laptop).invoke(command, asked)
-        assert ran.stdout, ran.exception
-        return ran.exit_code, json.loads(ran.stdout)
-
-    return run
+    return partial(explained, cluster, tmp_path)
 
 
 def allocated(cluster: PodCluster, name: str = "app-cpus-x7k2p", pod: str = "app", **more: Any) -> None:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from dranode.api.errors import UsageError
 from dranode.tools.cli.doctor import command
-from tests.fakes.apiserver import ApiServer, Fault
+from tests.fakes.apiserver import Fault
 from tests.fakes.pods import CPU, PodCluster
-
-
-@pytest.fixture
-def cluster() -> Iterator[PodCluster]:
-    with ApiServer() as api:
-        yield PodCluster(api)
 
 
 @pytest.fixture
@@ -237,9 +230,3 @@ def test_an_account_that_may_not_list_daemonsets_still_finds_missing_pods(cluste
     _, text = doctor("-o", "json")
     assert codes(text) == {"control-plane": [], "worker-1": [], "worker-2": ["driver-pod-missing"]}
     assert "on which nodes the driver should run" in text
-
-
-def test_without_a_server_it_says_how_to_name_one(tmp_path: Path) -> None:
-    nowhere = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": "", "HOME": str(tmp_path)}
-    ran = CliRunner(env=nowhere).invoke(command, ["--all-nodes"])
-    assert isinstance(ran.exception, UsageError)

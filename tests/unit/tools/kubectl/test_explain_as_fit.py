@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from dranode.api.errors import DocumentError, UsageError
 from dranode.driver.kube.errors import ApiError
-from dranode.tools.cli.explain import command
 from dranode.tools.diagnosis.steps import StopCause
 from tests.fakes.apiserver import ApiServer, Fault
-from tests.fakes.pods import CPU, GPU, PodCluster, cpus, request, result
+from tests.fakes.pods import CPU, GPU, PodCluster, cpus, explained, request, result
 
 KINDS = ("nodes", "pods", "resourceslices", "deviceclasses", "resourceclaims", "resourceclaimtemplates")
 
@@ -33,17 +32,7 @@ def cluster() -> Iterator[PodCluster]:
 
 @pytest.fixture
 def explain(cluster: PodCluster, tmp_path: Path) -> Callable[..., tuple[int, Any]]:
-    kubeconfig = cluster.api.kubeconfig(tmp_path / "kubeconfig")
-
-    def run(*arguments: str) -> tuple[int, Any]:
-        laptop = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": kubeconfig, "HOME": str(tmp_path)}
-        asked = [*(arguments or ("app",)), "-o", "json", "--node-name", "laptop", "--kubelet-root", str(tmp_path)]
-        ran = CliRunner(env=laptop).invoke(command, asked)
-        if ran.exception is not None and not isinstance(ran.exception, SystemExit):
-            raise ran.exception
-        return ran.exit_code, json.loads(ran.stdout)
-
-    return run
+    return partial(explained, cluster, tmp_path)
 
 
 def wanting(cluster: PodCluster, **requests: str) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from dranode.api.documents import decode
 from dranode.api.errors import ClaimError
@@ -20,29 +19,17 @@ from dranode.sanity.kinds import kind_of
 from dranode.sim.machines.forms import open_machine
 from dranode.tools.diagnosis.steps import StopCause
 from dranode.tools.kubectl.plugin import plugin as kubectl_dranode
-from tests.fakes.apiserver import ApiServer, Fault
-from tests.fakes.pods import CPU, GPU, PodCluster, cpus, request, result, running, waiting
+from tests.fakes.apiserver import Fault
+from tests.fakes.pods import CPU, GPU, PodCluster, cpus, on_laptop, request, result, running, waiting
 
 NAME = "app-cpus-x7k2p"
 MISSPELT = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "sprad": True}
 
 
 @pytest.fixture
-def cluster() -> Iterator[PodCluster]:
-    with ApiServer() as api:
-        yield PodCluster(api)
-
-
-@pytest.fixture
 def explain(cluster: PodCluster, tmp_path: Path) -> Callable[..., Any]:
-    kubeconfig = cluster.api.kubeconfig(tmp_path / "kubeconfig")
-
     def run(subject: str = "app") -> Any:
-        laptop = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": kubeconfig, "HOME": str(tmp_path)}
-        ran = CliRunner(env=laptop).invoke(kubectl_dranode, ["explain", subject, "-o", "json"])
-        if ran.exception is not None and not isinstance(ran.exception, SystemExit):
-            raise ran.exception
-        return json.loads(ran.stdout)
+        return json.loads(on_laptop(kubectl_dranode, cluster, tmp_path, "explain", subject, "-o", "json").stdout)
 
     return run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,27 +16,15 @@ from dranode.api.errors import DranodeError, UsageError
 from dranode.sanity.kinds import kind_of
 from dranode.tools.kubectl.plugin import candidates, plugin
 from dranode.tools.kubectl.views import age
-from tests.fakes.apiserver import ApiServer, Fault
+from tests.fakes.apiserver import Fault
 from tests.fakes.doctor import forbid
-from tests.fakes.pods import CPU, GPU, PodCluster, cpu_device, cpus, request, result, running
-
-
-@pytest.fixture
-def cluster() -> Iterator[PodCluster]:
-    with ApiServer() as api:
-        yield PodCluster(api)
+from tests.fakes.pods import CPU, GPU, PodCluster, cpu_device, cpus, on_laptop, request, result, running
 
 
 @pytest.fixture
 def kubectl(cluster: PodCluster, tmp_path: Path) -> Callable[..., str]:
-    kubeconfig = cluster.api.kubeconfig(tmp_path / "kubeconfig")
-
     def run(*arguments: str) -> str:
-        laptop = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": kubeconfig, "HOME": str(tmp_path)}
-        ran = CliRunner(env=laptop).invoke(plugin, arguments)
-        if ran.exception is not None and not isinstance(ran.exception, SystemExit):
-            raise ran.exception
-        return ran.output
+        return on_laptop(plugin, cluster, tmp_path, *arguments).output
 
     return run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,12 @@ from click.testing import CliRunner
 from dranode.sim.cli.report import command as report
 from dranode.tools.diagnosis.steps import StopCause
 from dranode.tools.kubectl.plugin import plugin
-from tests.fakes.apiserver import ApiServer
 from tests.fakes.pods import CPU, FAILED_PREPARE, GPU, PodCluster, cpus, request, result, waiting
 
 MEMBER: dict[str, Any] = {"schedulingGroup": {"podGroupName": "crew"}}
 OWNER = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "crew", "uid": "u", "controller": True}
 CREATING = [waiting("ContainerCreating")]
 TAKEN = [result("cpudevnuma000", CPU, "worker-1", consumedCapacity={f"{CPU}/cpu": "8"})]
-
-
-@pytest.fixture
-def cluster() -> Iterator[PodCluster]:
-    with ApiServer() as api:
-        yield PodCluster(api)
 
 
 @pytest.fixture
