@@ -83,7 +83,7 @@ def _document(outcome: Outcome) -> dict[str, Any]:
 
 
 def _rows(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
-    """Request, device and consumed capacity of each result."""
+    """Yield the request, the device and the consumed capacity of each result."""
     results = tuple(readable_results(outcome.allocation))
     for result in results:
         consumed = ", ".join(part_text(amount, name) for name, amount in result.consumed_capacity.items())

@@ -77,7 +77,7 @@ def command(
             cluster = _of_machine(root, drivers, node_name, options)
             single = frozenset({node_name}) if has_one_node(root) else single
             unseen.append("this machine's claims are not read, so every device counts as free")
-        progress("looking for what belongs together")
+        progress("looking for devices that belong together")
         offers = offers_for(cluster, features, single)
         offers = replace(offers, notes=(*unseen, *offers.notes))
     if manifests:

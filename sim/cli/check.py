@@ -1,4 +1,4 @@
-"""`dranode check`: would the API server and the drivers take these documents."""
+"""`dranode check`: whether the API server and the drivers would accept these documents."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def command(*, files: tuple[str, ...], kubernetes: str | None, feature_gates: st
 
     A FILE of - is the standard input. All errors are shown, each with its path: those of the API server, of the CEL
     selectors, and of the installed drivers for their own configurations. For Pods and pod templates (Deployment,
-    Job ...), the use of claims is checked against the claims in FILEs. quota is what a claim counts against a
+    Job ...), the use of claims is checked against the claims in FILEs. The quota shows what a claim counts against a
     ResourceQuota, by class. Warnings are about valid documents that do not fit the other documents or the devices;
-    they do not change the exit status. --kubernetes and its gates say what selectors may use when they are written.
+    they do not change the exit status. --kubernetes and its gates decide what a selector may use.
 
     \b
     Example:
@@ -56,31 +56,32 @@ def _verdicts(files: tuple[str, ...], features: Features) -> list[CheckResult]:
     documents: list[SourceDocument] = []
     for file in files:
         try:
-            found, problems = read_each_document(file)
+            readable, problems = read_each_document(file)
         except DocumentError as error:
-            found, problems = (), (error,)
-        documents += found
-        errors = tuple(FieldError("", str(problem)) for problem in problems)
-        parameters = check_parameters(file, plugins) if problems and not found else None
-        if errors:
+            readable, problems = (), (error,)
+        documents += readable
+        if problems:
+            # A file without a Kubernetes document may hold the bare parameters of a driver.
+            parameters = check_parameters(file, plugins) if not readable else None
+            errors = tuple(FieldError("", str(problem)) for problem in problems)
             verdicts.append(parameters or CheckResult(file, "", "", errors))
     verdicts += check(documents, plugins, _published(plugins), features.new_expressions)
     refused = {(verdict.file, verdict.kind, verdict.name) for verdict in verdicts if verdict.errors}
-    taken = [source for source in documents if (source.file, source.kind, source.name) not in refused]
-    custom = ((source, custom_group(source.document.get("apiVersion"))) for source in taken)
+    accepted = [source for source in documents if (source.file, source.kind, source.name) not in refused]
+    custom = ((source, custom_group(source.document.get("apiVersion"))) for source in accepted)
     report_notes(ignored_documents(source for source, group in custom if group and group not in plugins))
     order = {file: number for number, file in enumerate(files)}
     return sorted(verdicts, key=lambda verdict: order[verdict.file]) or [nothing_checked(files)]
 
 
 def _plugins() -> dict[str, Plugin]:
-    """The installed drivers by driver name; they are only asked about configurations, so any machine will do."""
+    """Return the installed drivers by name; they only check configurations, so any machine will do."""
     machine = open_machine("sockets=1,numa=1,l3=1,cores=2,threads=1")
     return {plugin.driver: plugin for plugin in load_installed(machine)}
 
 
 def _published(plugins: Mapping[str, Plugin]) -> list[PublishedDevice]:
-    """Devices such as the installed drivers publish: what capacities they have and whether they are shared."""
+    """Return sample devices of the installed drivers, which show their capacities and whether they can be shared."""
     return [
         PublishedDevice(driver, device)
         for driver, plugin in plugins.items()

@@ -26,8 +26,8 @@ _CANNOT_FIT: Final = "too-large"
 def command(*, verbose: bool) -> None:
     """Show a DRA node driver at work, without a cluster, root or hardware.
 
-    A server of 2 sockets, 8 NUMA nodes and 64 CPUs publishes its devices; three of four claims are allocated and
-    prepared over kubelet's gRPC API; all is taken down again. The fourth cannot fit and says why.
+    A server with 2 sockets, 8 NUMA nodes and 64 CPUs publishes its devices. Three of four claims are allocated,
+    prepared over kubelet's gRPC API and unprepared again. The fourth cannot fit, and the demo shows why.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def command(*, verbose: bool) -> None:
         show_picture(screen, "With the claims prepared", picture_of(run))
         unprepared = not run.unprepare()
     failed = [result.name for result in results if result.error]
-    heading(screen, "All claims are unprepared; nothing is left." if unprepared else "Claims are left on record.")
+    heading(screen, "All claims are unprepared; nothing is left." if unprepared else "Some claims are still on record.")
     if failed != [_CANNOT_FIT] or not unprepared:
-        screen.print(f"The demo expected {_CANNOT_FIT} alone to fail; these did: {', '.join(failed) or 'none'}.")
+        screen.print(f"The demo expected only {_CANNOT_FIT} to fail, but these failed: {', '.join(failed) or 'none'}.")
         raise click.exceptions.Exit(1)

@@ -1,6 +1,6 @@
-"""The documents that a command simulates and which kube-scheduler is asked: its release and its feature gates.
+"""The input of a command that simulates: its documents, and kube-scheduler's release and feature gates.
 
-Documents come with the names and pods that a cluster makes; what is passed over is reported.
+The documents get the names and pods that a cluster would generate; ignored documents are reported.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ def release_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def asked_features(kubernetes: str | None, feature_gates: str, *, whole_nodes: bool = False) -> Features:
-    """The release and the gates of the command line; `whole_nodes` is for commands that look at more than devices.
+    """Return the release and the gates of the command line; `whole_nodes` is for commands that check more than devices.
 
     Raises:
-        UsageError: the release is not simulated, or a gate is not one that can be set in it or for this command.
+        UsageError: the release is not simulated, or a gate cannot be set in it or for this command.
     """
     features = Features.parse(feature_gates, NEWEST_STABLE if kubernetes is None else release(kubernetes))
     if features.node_allocatable_resources and not whole_nodes:
         raise UsageError(
-            "this command ignores CPU and memory of nodes, which the feature gate DRANodeAllocatableResources changes; "
-            "use dranode fit, or leave the gate out"
+            "the feature gate DRANodeAllocatableResources changes how CPU and memory of nodes are counted, but this "
+            "command ignores them; use dranode fit, or leave the gate out"
         )
     _note_differences(features.release)
     return features
 
 
-def _note_differences(asked: Release) -> None:
-    """Say which patch release is modeled where another one is asked for, and how they differ."""
-    modeled = RELEASES[asked.name].version
-    if asked.version == modeled:
+def _note_differences(requested: Release) -> None:
+    """Print which patch release is modeled, if another one was requested, and how they differ."""
+    modeled = RELEASES[requested.name].version
+    if requested.version == modeled:
         return
-    differences = asked.differences
+    differences = requested.differences
     click.echo(
-        f"note: Kubernetes {asked.version} is simulated with the model of {modeled}"
+        f"note: Kubernetes {requested.version} is simulated with the model of {modeled}"
         f"{', with these differences:' if differences else '; no difference is known'}",
         err=True,
     )
@@ -77,14 +77,12 @@ def simulated(
     queued: bool = False,
     tolerant: bool = False,
 ) -> tuple[SourceDocument, ...]:
-    """Return documents with generated names and the pods of their controllers.
+    """Return documents with generated names and the pods of their controllers; print on stderr what was ignored.
 
-    What is made of them and what is passed over is said on stderr.
-
-    `nodes` are those on which DaemonSets run, else those of the documents; the rest is as in `with_pods`.
+    DaemonSets run on `nodes`, by default the Nodes of the documents; for the other arguments, see `with_pods`.
 
     Raises:
-        DocumentError: what makes pods does not decode, or the API server would refuse it; says where.
+        DocumentError: a controller does not decode, or the API server would reject it; names the place.
     """
     around = tuple(around)
     documents = tuple(with_generated_names(documents, around))
@@ -100,7 +98,7 @@ def simulated(
 
 
 def report_notes(notes: Sequence[str]) -> None:
-    """Print notes on stderr, the first of many."""
+    """Print the first notes on stderr, and how many more there are."""
     for note in notes[:_MOST_NOTES]:
         click.echo(f"dranode: {note}", err=True)
     if len(notes) > _MOST_NOTES:

@@ -1,4 +1,4 @@
-"""`dranode fit`: does a pod fit into a cluster, where, and what would have to change."""
+"""`dranode fit`: whether and where a pod fits into a cluster, and what would have to change."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from dranode.sim.machines.forms import open_machine
 from dranode.sim.report.cluster import cluster_seen
 from dranode.sim.report.picture import placed_picture
 
-# Pods by nodes of which -o json and -o yaml name all nodes.
+# Up to so many pods times nodes, -o json and -o yaml list every node of every pod.
 _MOST_NAMED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What was read.
+    """The documents of the cluster and of the files.
 
     Attributes:
-        documents: the objects of the cluster and of the files.
-        places: the cluster and the files.
+        documents: the objects of both.
+        places: the address of the cluster and the names of the files.
         name: a title for them.
-        kinds: the kinds of which all objects of the cluster are there.
-        notes: a sentence for each kind that the cluster refused.
+        kinds: the kinds that were read completely from the cluster.
+        notes: a sentence for each kind that the cluster refused to list.
     """
 
     documents: tuple[SourceDocument, ...]
@@ -99,13 +99,13 @@ def command(
     svg: str | None,
     **options: Any,
 ) -> None:
-    """Say where kube-scheduler would put the pods in FILEs that are bound to no node, one after another.
+    """Show where kube-scheduler would place the pods in FILEs that have no node yet, one after another.
 
-    FILEs hold a cluster as kubectl prints it and the pods to ask for, or the Deployments, Jobs and similar objects that
+    FILEs hold a cluster as kubectl prints it and the pods to place, or the Deployments, Jobs and similar objects that
     create them (YAML, JSON or a List; - is the standard input). If no FILE has a Node or a ResourceSlice, or if
-    --kubeconfig or --context is given, the cluster itself is read in addition to FILEs: that of --kubeconfig, of
-    KUBECONFIG, in a pod its own, else of ~/.kube/config. The exit status is 1 if a pod fits nowhere. Nothing is changed
-    anywhere. Pictures show the cluster before and after, in the same layout.
+    --kubeconfig or --context is given, the cluster itself is read in addition to FILEs: the one of --kubeconfig, of
+    KUBECONFIG, inside a pod its own, else of ~/.kube/config. The exit status is 1 if a pod fits nowhere. Nothing is
+    changed anywhere. Pictures show the cluster before and after, in the same layout.
 
     \b
     Example:
@@ -118,9 +118,9 @@ def command(
     features = asked_features(kubernetes, feature_gates, whole_nodes=True)
     read = _read(files, kubeconfig, context, features, named=is_given(ctx, "kubeconfig", "context"))
     dump = read_dump(read.documents, read.kinds)
-    _check_asked(dump, ", ".join(read.places), every=not pods)
+    _require_question(dump, ", ".join(read.places), every=not pods)
     with reporting() as progress:
-        progress("looking at the cluster")
+        progress("evaluating the cluster")
         questions = ClusterQuestions.of(dump, features, lambda: str(uuid.uuid4()))
         models = list(_models(add, questions, drivers, options))
     answers = _ask(questions, output, read, models, pods=pods, scores=scores, how_many=how_many, evict=evict, move=move)
@@ -129,8 +129,8 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-def _check_asked(dump: ClusterDump, names: str, *, every: bool) -> None:
-    """Refuse an empty selection: no node, or none of `every` pod that waits."""
+def _require_question(dump: ClusterDump, names: str, *, every: bool) -> None:
+    """Fail if there is no node, or if `every` waiting pod is to be placed and none waits."""
     if not dump.nodes:
         raise DocumentError(
             f"no Node in {names}, so no pod can fit; name a dump of a cluster or --kubeconfig, or place the pods on "
@@ -152,24 +152,23 @@ def _ask(
     evict: bool,
     move: bool,
 ) -> list[PodAnswer]:
-    """Answer, print, and return what became of each pod."""
+    """Place the pods, print the answers and return them."""
     with reporting() as progress:
         answers = []
-        asked = questions.selected(pods)
-        for answer in questions.answers(asked):
+        selected = questions.selected(pods)
+        for answer in questions.answers(selected):
             answers.append(answer)
-            progress(f"{len(answers):,} of {len(asked):,} pods looked at", len(answers), len(asked))
-        progress("looking for what would make room")
+            progress(f"{len(answers):,} of {len(selected):,} pods placed", len(answers), len(selected))
+        progress("looking for changes that make room")
         changes = Changes.of(questions, answers, models, how_many=how_many, evict=evict, move=move)
     notes = [*read.notes, *cluster_notes(questions.dump)]
     if output != "table":
-        # Every node for every pod, which people are not shown; for many of both it takes hours and more memory than
-        # there is.
+        # Programs get every node for every pod, unlike people. With many of both, that takes hours and too much memory.
         named = len(answers) * len(questions.dump.nodes) <= _MOST_NAMED
         if not named:
             notes.append(
-                f"nodes are only counted and scores left out, because {len(answers):,} pods times "
-                f"{len(questions.dump.nodes):,} nodes is more than {_MOST_NAMED:,}; ask for fewer pods with --pod"
+                f"nodes are only counted, and scores are left out, because {len(answers):,} pods times "
+                f"{len(questions.dump.nodes):,} nodes is more than {_MOST_NAMED:,}; select fewer pods with --pod"
             )
         documents = [answer_document(answer, named=named) for answer in answers]
         emit({"read": read.places, "pods": documents, **changes_document(changes), "notes": notes}, output)
@@ -184,24 +183,24 @@ def _ask(
 
 
 def _picture(questions: ClusterQuestions, read: _Read, answers: Sequence[PodAnswer]) -> FleetPicture:
-    # Whether a pod fits does not rest on Events.
-    seen = cluster_seen(read.documents, {*read.kinds, "Event"}, read.notes)
+    # Events do not decide whether a pod fits, so the picture does not report them as missing.
+    cluster = cluster_seen(read.documents, {*read.kinds, "Event"}, read.notes)
     end = questions.after(answers[-1])
-    return placed_picture(seen, answers, end, questions.features, title=f"Where pods fit in {read.name}")
+    return placed_picture(cluster, answers, end, questions.features, title=f"Where pods fit in {read.name}")
 
 
 def _read(files: tuple[str, ...], kubeconfig: str, context: str, features: Features, *, named: bool) -> _Read:
-    """Read the documents of the files, and of the cluster if one is named or the files hold none.
+    """Read the documents of the files, and of the cluster if one is named or the files do not hold one.
 
     Raises:
-        ApiError: a kind without which nothing can be said cannot be read.
+        ApiError: an essential kind cannot be read.
     """
     from dranode.driver.machine.yaml_files import load_documents
 
     with reporting() as progress:
         progress("reading")
         documents = load_documents(files)
-    dumped = any(each.document["kind"] in ("Node", "ResourceSlice") for each in documents)
+    dumped = any(document.kind in ("Node", "ResourceSlice") for document in documents)
     cluster = named_cluster(kubeconfig, context, "", "dranode-fit") if named or not dumped else None
     names = tuple(Path(file).name for file in files)
     if cluster is None:
@@ -222,7 +221,7 @@ def _read(files: tuple[str, ...], kubeconfig: str, context: str, features: Featu
 def _models(
     names: tuple[str, ...], questions: ClusterQuestions, drivers: tuple[str, ...], options: Mapping[str, Any]
 ) -> Iterator[NodeModel]:
-    """The nodes that could be added: of catalogs, and like those of the cluster."""
+    """Yield the nodes that could be added: entries of a nodes.yaml, and copies of the cluster's nodes."""
 
     def discover(machine: str) -> Iterator[tuple[str, Inventory]]:
         for plugin in load_plugins(drivers, open_machine(machine), options):

@@ -1,4 +1,4 @@
-"""`dranode local --nodes` and `--queues`: what would become of claims and workloads on a fleet."""
+"""`dranode local --nodes` and `--queues`: place claims and admit workloads on an imagined fleet."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def run_on_fleet(
     svg: str | None,
     output: str,
 ) -> None:
-    """Run and show; exit status 1 if a claim found no place or a workload no quota.
+    """Run and show; the exit status is 1 if a claim fits nowhere or a workload waits for quota.
 
     Raises:
-        UsageError: a picture or scores without nodes.
-        DranodeError: a file or a machine cannot be read, or the picture not written.
+        UsageError: a picture or scores are requested without nodes.
+        DranodeError: a file or a machine cannot be read, or the picture cannot be written.
     """
     if not nodes and (scores or html is not None or svg is not None):
         raise UsageError("--scores, --html and --svg need --nodes FILE")
@@ -77,7 +77,7 @@ def run_on_fleet(
 
 
 def _without_queue(sources: Sequence[SourceDocument]) -> list[str]:
-    """Return a note on the pods that no queue admits, which are not placed."""
+    """Return a note on the pods without a queue, which are not placed."""
     pods = [source.name for source in sources if source.kind == "Pod"]
     more = f" and {len(pods) - 1} more" if pods[1:] else ""
     return [f"--queues places only pods that have a queue; not placed: {pods[0]}{more}"] if pods else []

@@ -1,4 +1,4 @@
-"""`dranode local`: the whole story of a claim on one node, without a cluster."""
+"""`dranode local`: a claim from publishing to unprepare on one node, without a cluster."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ from dranode.sim.machines.scratch import WritableMachine
     "--nodes",
     multiple=True,
     metavar="FILE",
-    help="Place the pods and claims on the nodes of a nodes.yaml, repeatable; no driver prepares.",
+    help="Only place the pods and claims, on the nodes of a nodes.yaml; nothing is prepared; repeatable.",
 )
 @click.option(
     "--queues",
     multiple=True,
     metavar="FILE",
-    help="Admit the workloads in FILEs through these Kueue queues first; repeatable.",
+    help="First admit the workloads in FILEs through these Kueue queues; repeatable.",
 )
 @click.option("--scores", is_flag=True, help="With --nodes: show how each node scored for each pod.")
 @picture_options
-@click.option("--keep", is_flag=True, help="Leave the claims prepared; needs --state.")
+@click.option("--keep", is_flag=True, help="Keep the claims prepared at the end; needs --state.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the CDI devices of every claim too.")
 @release_options
 @output_option
@@ -164,9 +164,9 @@ def document(
     unprepared: bool,
     written: Sequence[WrittenFile] = (),
 ) -> dict[str, Any]:
-    """The run as a plain document."""
+    """Return the run as a plain document."""
     return {
-        "slices": [encode(one) for one in slices],
+        "slices": [encode(slice_) for slice_ in slices],
         "claims": [_claim(result) for result in results],
         "unprepared": unprepared,
         **({"written": [asdict(file) for file in written]} if written else {}),
@@ -192,7 +192,7 @@ def _claim(result: ClaimResult) -> dict[str, Any]:
         ],
         "cdi_files": list(result.cdi_files),
         "cpus": result.cpus,
-        # Of a claim with one request that is all of it.
+        # A claim with one request has all its CPUs from that request.
         **({"requestCpus": dict(result.request_cpus)} if len(result.request_cpus) > 1 else {}),
         "error": result.error,
     }

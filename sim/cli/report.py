@@ -74,19 +74,19 @@ def command(
     features = asked_features(kubernetes, feature_gates)
     named = is_given(ctx, "kubeconfig", "context")
     if files and named:
-        raise UsageError("name either --kubeconfig or FILEs, not both")
+        raise UsageError("pass either --kubeconfig or FILEs, not both")
     live = not files and (named or (bool(kubeconfig) and not is_given(ctx, MACHINE.parameter, "kubelet_root")))
     if earlier and not (files or live):
-        raise UsageError("--before needs a cluster to compare with: name FILEs or --kubeconfig")
+        raise UsageError("--before needs a cluster to compare with: pass FILEs or --kubeconfig")
     cluster = named_cluster(kubeconfig, context, "", "dranode-report") if live else None
     if live and cluster is None:
-        raise UsageError("no cluster is named: set KUBECONFIG, pass --kubeconfig, or write ~/.kube/config")
+        raise UsageError("no cluster is configured: set KUBECONFIG, pass --kubeconfig, or create ~/.kube/config")
     with reporting() as progress:
         progress("reading")
         if cluster is not None:
             cluster.show(progress)
-        seen = files or cluster is not None
-        picture = _cluster(files, earlier, cluster, features) if seen else _node(root, kubelet_root)
+        shows_cluster = files or cluster is not None
+        picture = _cluster(files, earlier, cluster, features) if shows_cluster else _node(root, kubelet_root)
         progress("drawing")
         write_pictures(html, svg, lambda: picture)
     place = cluster.place if cluster is not None else ", ".join(files) or "this node"
@@ -111,9 +111,9 @@ def _cluster(
     if cluster is not None:
         title = f"Cluster of {cluster.name}"
         return cluster_picture(_served(cluster), before, features, title=title, taken=time_now())
-    now = cluster_seen(simulated(load_documents(files), tolerant=True))
+    after = cluster_seen(simulated(load_documents(files), tolerant=True))
     names = ", ".join(Path(file).name for file in files)
-    return cluster_picture(now, before, features, title=f"Cluster in {names}")
+    return cluster_picture(after, before, features, title=f"Cluster in {names}")
 
 
 def _served(cluster: NamedCluster) -> ClusterSeen:

@@ -1,4 +1,4 @@
-"""Finds how many more pods like one fit, and the nodes to add so that pods fit that do not."""
+"""Counts how many more pods like a given one fit, and the nodes to add for pods that fit nowhere."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class NodeModel:
     """A node that could be added.
 
     Attributes:
-        name: what it is called in the catalog.
-        node: such a node; its name and `kubernetes.io/hostname` are those of each that is added.
-        slices: what it publishes, as templates.
+        name: its name in the nodes.yaml.
+        node: the node; each copy gets its own name and `kubernetes.io/hostname`.
+        slices: templates of the ResourceSlices that it publishes.
     """
 
     name: str
@@ -40,7 +40,7 @@ class NodeModel:
     slices: tuple[ResourceSliceSpec, ...]
 
     def nodes(self, count: int) -> tuple[SchedulingNode, ...]:
-        """Return so many nodes, called `new-<name>-0` and so on."""
+        """Return `count` nodes, named `new-<name>-0` and so on."""
         return tuple(self._named(f"new-{self.name}-{number}") for number in range(count))
 
     def _named(self, name: str) -> SchedulingNode:
@@ -50,13 +50,13 @@ class NodeModel:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """The effect of adding one model.
+    """The effect of adding nodes of one model.
 
     Attributes:
-        model: its name in the catalog.
-        count: how many are needed for all pods that fit on such a node at all; 0 if none does.
-        placed: those pods.
-        unplaced: the others, each with kube-scheduler's sentence about one such node and what that node lacks.
+        model: the name of the model.
+        count: how many nodes are needed for all pods that fit on such a node; 0 if none does.
+        placed: the pods that fit then.
+        unplaced: the other pods, each with kube-scheduler's message about one such node and what the node lacks.
     """
 
     model: str
@@ -66,12 +66,12 @@ class Addition:
 
 
 def model_of_kind(kind: NodeKind, slices: Iterable[ResourceSliceSpec]) -> NodeModel:
-    """A model from an entry of a `nodes.yaml`."""
+    """Return the model of an entry of a `nodes.yaml`."""
     return NodeModel(kind.name, node_of(kind, kind.name), tuple(slices))
 
 
 def model_like(name: str, dump: ClusterDump) -> NodeModel:
-    """Another one like a node of the cluster, without its pods.
+    """Return a model of a node of the cluster, without its pods.
 
     Raises:
         DocumentError: there is no such node.
@@ -79,7 +79,7 @@ def model_like(name: str, dump: ClusterDump) -> NodeModel:
     node = next((node for node in dump.nodes if node.metadata.name == name), None)
     if node is None:
         raise DocumentError(f"the documents have no Node {name} to copy")
-    slices = [slice_template(each.spec) for each in dump.slices if each.spec.node_name == name]
+    slices = [slice_template(slice_.spec) for slice_ in dump.slices if slice_.spec.node_name == name]
     return NodeModel(f"like-{name}", node, tuple(slices))
 
 
@@ -89,12 +89,12 @@ def additions_for(
     pods: Sequence[PodDemand],
     models: Iterable[NodeModel],
 ) -> tuple[Addition, ...]:
-    """Return what each model would do for pods that fit nowhere; one is added whenever the next pod does not fit.
+    """Return the effect of each model on pods that fit nowhere; a node is added whenever the next pod does not fit.
 
-    `with_slices` gives the scheduler of the cluster with more slices.
+    `with_slices` returns the scheduler of the cluster with additional slices.
 
     Raises:
-        DocumentError: a model does not say how much it has of what a pod asks for.
+        DocumentError: a model lacks the amount of a resource that a pod requests.
     """
     added = []
     for model in models:
@@ -133,27 +133,27 @@ def _added(
 
 
 def _message_for_one_node(scheduler: Scheduler, state: ClusterState, demand: PodDemand, node: str) -> str:
-    """kube-scheduler's sentence, as if there were only this node, and what the node lacks."""
+    """Return kube-scheduler's message if this were the only node, and what the node lacks."""
     placement = scheduler.place(state, demand)
-    here = {name: refusal for name, refusal in placement.refusals.items() if name == node}
-    cases = scheduler.cases(state, demand, here)
+    refusals = {name: refusal for name, refusal in placement.refusals.items() if name == node}
+    cases = scheduler.cases(state, demand, refusals)
     choice = no_choice(demand.pod.key, placement.problem, cases, 1, everywhere=placement.everywhere)
     details = (f"{capitalized(group.detail)}." for group in choice.groups if group.detail)
     return " ".join((choice.message, *details))
 
 
 def _require_amounts(model: NodeModel, pods: Iterable[PodDemand]) -> None:
-    known = model.node.status.allocatable
+    allocatable = model.node.status.allocatable
     for demand in pods:
         for name in ("cpu", "memory"):
-            if demand.info.requests.get(name) and name not in known:
+            if demand.info.requests.get(name) and name not in allocatable:
                 raise DocumentError(
                     f'node "{model.name}" has no amount of {name}, which pod {demand.pod.key} requests; add one, as in '
                     "allocatable: {cpu: 30, memory: 120Gi}"
                 )
 
 
-# Where one node's answer depends on others, each pod has to look at all nodes anew.
+# If nodes depend on each other, every pod needs all nodes evaluated again, so the limit is lower.
 MOST_TOGETHER: Final = 1_000
 MOST_ALONE: Final = 100_000
 
@@ -163,10 +163,10 @@ class Room:
     """The number of pods that fit.
 
     Attributes:
-        count: the number.
-        nodes: how many on each node; nodes without any are left out.
-        more: whether counting stopped before nothing fitted any more.
-        shared: claims that all of them would share, since the pod names them itself.
+        count: how many pods fit.
+        nodes: how many fit on each node; nodes without any are left out.
+        more: whether counting stopped at the limit, so that more may fit.
+        shared: claims that all these pods would share, because the pod names them directly.
     """
 
     count: int
@@ -176,10 +176,10 @@ class Room:
 
 
 def room_for(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> Room:
-    """Count the pods that fit beside all that is there, the one that is asked about among them.
+    """Count the pods like this one that fit next to all bound pods, including this one.
 
-    Where neither pods nor pools reach beyond a node, each node is filled by itself; else pod after pod goes where
-    kube-scheduler would put it.
+    If neither pods nor pools reach beyond one node, the nodes are filled one by one; else kube-scheduler's choice is
+    followed pod by pod.
     """
     if scheduler.far_reaching(state, demand):
         nodes, more = _pod_by_pod(scheduler, state, demand)

@@ -1,7 +1,7 @@
-"""Places pods by their devices alone, as if nodes had enough of everything else, took every pod and were all alike.
+"""Places pods by their devices alone, for `allocate` and `bundle`: every node has enough of everything else.
 
-So `allocate` and `bundle` ask. Of what else decides on a node, nodeSelector and required node affinity count, and
-extended resources of the node's own, for which no devices stand there.
+Apart from devices, only nodeSelector, required node affinity and the node's own extended resources count. Nodes are not
+scored by anything but their devices.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _PLENTY: Final = Quantity("1M")
 
 @dataclass(frozen=True, slots=True)
 class PodPlacement:
-    """The place of one pod, and the devices of its claims.
+    """The node of a pod, and the devices of its claims.
 
     Attributes:
         pod: `<namespace>/<name>`.
         node: the node, or None.
-        outcomes: of the claims that were not allocated before, in the order of the pod.
-        shared: of the claims that were; the pod goes where they are, or nowhere.
-        misses: if it fits nowhere, the nearest miss for each group of nodes, the nearest first: a node, and the miss.
+        outcomes: the results for the claims that were not allocated before, in the order of the pod.
+        shared: the results for the claims that were; the pod has to go where their devices are.
+        misses: if the pod fits nowhere, the nearest node of each group of nodes and what it lacks, the nearest first.
     """
 
     pod: str
@@ -68,10 +68,10 @@ class PodPlacement:
 def allocate_in_turn(
     cluster: ClusterDocuments, pods: Iterable[PodWithClaims], features: Features, new_share_id: Callable[[], str]
 ) -> Iterator[PodPlacement]:
-    """Place these pods of a cluster one after another, each with what those before it have left.
+    """Place these pods of a cluster one after another, each on what the earlier ones left.
 
-    A claim that an earlier pod shares is where that pod put it, and the later one follows. Pods that have ended, or all
-    that they want, are passed over.
+    A pod that shares a claim with an earlier pod goes where that claim was allocated. Finished pods, and pods that
+    already have all their devices, are skipped.
     """
     allocator = Allocator(
         cluster.slices,
@@ -84,7 +84,7 @@ def allocate_in_turn(
     scheduler = Scheduler(allocator)
     state = _state(cluster, features)
     before = frozenset(state.allocations)
-    taken = {pod.name for pod in cluster.pods if pod.pod is not None}
+    pod_names = {pod.name for pod in cluster.pods if pod.pod is not None}
     for pod in pods:
         if pod.pod is not None and pod.pod.finished:
             continue
@@ -92,15 +92,18 @@ def allocate_in_turn(
             yield _lacking(pod)
             continue
         unplaced = [claim for claim in pod.claims if ClaimKey.of(claim) not in state.allocations]
-        demand = demand_for_claim(pod, taken, features) if pod.pod is None else _demand(pod, pod.pod, cluster, features)
+        if pod.pod is None:
+            demand = demand_for_claim(pod, pod_names, features)
+        else:
+            demand = _demand(pod, pod.pod, cluster, features)
         follows = any(ClaimKey.of(claim) not in before for claim in pod.claims)
         if pod.node and not unplaced:
-            continue  # a running pod has all it wants
+            continue  # a running pod that has all its devices
         if not follows and not demand.extended and (not pod.claims or pod.pod is None):
-            continue  # a claim that is allocated: there is nothing to answer
+            continue  # every claim was allocated before, so there is no question
         if pod.node:
             yield _refused(
-                pod, unplaced, not_scheduled(pod.name, pod.node, [str(ClaimKey.of(each)) for each in unplaced])
+                pod, unplaced, not_scheduled(pod.name, pod.node, [str(ClaimKey.of(claim)) for claim in unplaced])
             )
         elif pod.problem:
             yield _refused(pod, pod.claims, pod.problem)
@@ -121,37 +124,37 @@ def _state(cluster: ClusterDocuments, features: Features) -> ClusterState:
 
 
 def _devices_alone(node: Node) -> SchedulingNode:
-    """The node with nothing that decides but its labels, its devices and extended resources of its own."""
-    own = node.status.allocatable if isinstance(node, SchedulingNode) else {}
-    extended = {name: _PLENTY for name, amount in own.items() if is_extended(name) and amount.value}
+    """Return the node with its labels, devices and own extended resources, and without anything else that decides."""
+    allocatable = node.status.allocatable if isinstance(node, SchedulingNode) else {}
+    extended = {name: _PLENTY for name, amount in allocatable.items() if is_extended(name) and amount.value}
     status = NodeCapacityStatus(
         declared_features=node.status.declared_features, allocatable={PODS: _PLENTY, **extended}
     )
     return SchedulingNode(metadata=node.metadata, status=status)
 
 
-def _demand(pod: PodWithClaims, whole: SchedulingPod, cluster: ClusterDocuments, features: Features) -> PodDemand:
-    """The pod with nothing that decides but its claims, where it may go, and the resources that devices stand for."""
-    extended = extended_of(whole, cluster.classes, features)
+def _demand(pod: PodWithClaims, document: SchedulingPod, cluster: ClusterDocuments, features: Features) -> PodDemand:
+    """Return the pod with only its claims, its allowed nodes, and the extended resources that devices back."""
+    extended = extended_of(document, cluster.classes, features)
 
     def asking(containers: Sequence[SchedulingContainer]) -> tuple[SchedulingContainer, ...]:
         return tuple(
             SchedulingContainer(
-                name=each.name,
-                restart_policy=each.restart_policy,
+                name=container.name,
+                restart_policy=container.restart_policy,
                 resources=ContainerResources(
-                    requests={name: amount for name, amount in each.resources.requests.items() if name in extended}
+                    requests={name: amount for name, amount in container.resources.requests.items() if name in extended}
                 ),
             )
-            for each in containers
+            for container in containers
         )
 
-    spec = whole.spec
+    spec = document.spec
     required = msgspec.structs.replace(
         spec.affinity.node_affinity, preferred_during_scheduling_ignored_during_execution=()
     )
     bare = SchedulingPod(
-        metadata=whole.metadata,
+        metadata=document.metadata,
         spec=SchedulingPodSpec(
             node_selector=spec.node_selector,
             resource_claims=spec.resource_claims,
@@ -165,21 +168,21 @@ def _demand(pod: PodWithClaims, whole: SchedulingPod, cluster: ClusterDocuments,
 
 
 def _placement(pod: PodWithClaims, demand: PodDemand, choice: PodChoice, before: ClusterState) -> PodPlacement:
-    held = [(claim, before.allocations.get(ClaimKey.of(claim))) for claim in pod.claims]
+    claims = [(claim, before.allocations.get(ClaimKey.of(claim))) for claim in pod.claims]
     misses = _misses(choice)
     outcomes = choice.outcomes
     if choice.node is None:
-        unplaced = [claim for claim, allocation in held if allocation is None]
+        unplaced = [claim for claim, allocation in claims if allocation is None]
         outcomes = _failed((*unplaced, *special_claims(demand.pod, demand.extended)), choice, misses, len(before.nodes))
     why = next((outcome.error for outcome in outcomes if outcome.error), "the pod may not run where the claim is")
-    return PodPlacement(pod.name, choice.node, outcomes, shared_outcomes(choice, held, why), misses)
+    return PodPlacement(pod.name, choice.node, outcomes, shared_outcomes(choice, claims, why), misses)
 
 
 def _misses(choice: PodChoice) -> tuple[tuple[str, Miss], ...]:
-    """The nearest miss of each group of nodes that lack devices, the nearest first."""
+    """Return the nearest node of each group of nodes that lack devices, and what it lacks, the nearest first."""
     cases = (group.nearest for group in choice.groups if group.reasons == (CANNOT_ALLOCATE,))
     misses = [(case.node, case.miss) for case in cases if case.miss is not None]
-    return tuple(sorted(misses, key=lambda each: each[1], reverse=True))
+    return tuple(sorted(misses, key=lambda pair: pair[1], reverse=True))
 
 
 def _failed(
@@ -218,7 +221,7 @@ def _refused(pod: PodWithClaims, claims: Sequence[ResourceClaim], error: str) ->
 
 
 def _lacking(pod: PodWithClaims) -> PodPlacement:
-    """A pod whose claims no document has; one that is bound holds what is not known."""
+    """Return the failure of a pod with claims that no document has; if it is bound, it may hold unknown devices."""
     lacking = ", ".join(map(str, pod.missing))
     error = (
         f"{lacking} is missing from the documents, so what pod {pod.name} on node {pod.node} holds is unknown"

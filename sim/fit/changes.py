@@ -1,4 +1,4 @@
-"""Answers on what would have to change, for people and for programs."""
+"""The changes that would make room for pods, for people and for programs."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.scores import DEVICES
 
-# Of so many nodes people are shown who holds their devices.
+# People see who holds the devices of so many nodes.
 _SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes that are needed; a change that was not asked for is empty.
+    """Changes that would make room; those that were not requested are empty.
 
     Attributes:
-        rooms: how many pods like each fit.
-        evictions: for each pod that fits nowhere.
-        moves: likewise.
-        fragments: likewise, the nodes whose devices are enough for it and are held by others.
-        additions: for all of them together, by node.
+        rooms: how many more pods like each pod fit.
+        evictions: the evictions for each pod that fits nowhere.
+        moves: the moves for each pod that fits nowhere.
+        fragments: for each pod that fits nowhere, the nodes with enough devices that other claims hold.
+        additions: the nodes to add for all pods that fit nowhere together, by node.
     """
 
     rooms: Mapping[str, Room]
@@ -54,42 +54,38 @@ class Changes:
         evict: bool,
         move: bool,
     ) -> Changes:
-        """Find what was asked for."""
+        """Find the requested changes."""
         scheduler = questions.scheduler
         stuck = [answer for answer in answers if answer.choice.node is None]
         end = questions.after(answers[-1])
         return cls(
-            {each.choice.pod: room_for(scheduler, each.before, each.demand) for each in answers if how_many},
-            {each.choice.pod: evictions_for(scheduler, each.before, each.demand) for each in stuck if evict},
-            {each.choice.pod: moves_for(scheduler, each.before, each.demand) for each in stuck if move},
-            {
-                each.choice.pod: fragments_of(scheduler, each.before, each.demand, each.placement)
-                for each in stuck
-                if move
-            },
+            {pod.choice.pod: room_for(scheduler, pod.before, pod.demand) for pod in answers if how_many},
+            {pod.choice.pod: evictions_for(scheduler, pod.before, pod.demand) for pod in stuck if evict},
+            {pod.choice.pod: moves_for(scheduler, pod.before, pod.demand) for pod in stuck if move},
+            {pod.choice.pod: fragments_of(scheduler, pod.before, pod.demand, pod.placement) for pod in stuck if move},
             additions_for(
                 lambda slices: questions.with_slices((*questions.dump.slices, *slices)),
                 end,
-                [each.demand for each in stuck],
+                [pod.demand for pod in stuck],
                 models,
             ),
         )
 
 
 def changes_document(changes: Changes) -> dict[str, Any]:
-    """All of it as plain documents; what was not asked for is left out."""
+    """Return the requested changes as plain documents; those without an answer are left out."""
     documents: dict[str, Any] = {
         "room": {pod: room_document(room) for pod, room in changes.rooms.items()},
         "evictions": {pod: eviction_document(plan) for pod, plan in changes.evictions.items()},
         "moves": {pod: move_document(plan) for pod, plan in changes.moves.items()},
-        "fragments": {pod: list(map(fragment_document, each)) for pod, each in changes.fragments.items() if each},
+        "fragments": {pod: list(map(fragment_document, nodes)) for pod, nodes in changes.fragments.items() if nodes},
         "additions": list(map(addition_document, changes.additions)),
     }
     return {name: document for name, document in documents.items() if document}
 
 
 def show_changes(screen: Console, changes: Changes) -> None:
-    """Print all of it."""
+    """Print the changes."""
     for pod, room in changes.rooms.items():
         show_room(screen, pod, room)
     for pod, plan in changes.evictions.items():
@@ -102,7 +98,7 @@ def show_changes(screen: Console, changes: Changes) -> None:
 
 
 def room_document(room: Room) -> dict[str, Any]:
-    """Return how many more fit, as a plain document."""
+    """Return how many more pods fit, as a plain document."""
     return {"count": room.count, "more": room.more, "nodes": dict(room.nodes), "shared_claims": list(room.shared)}
 
 
@@ -116,7 +112,7 @@ def show_room(screen: Console, pod: str, room: Room) -> None:
 
 
 def eviction_document(plan: EvictionPlan | None) -> dict[str, Any] | None:
-    """An eviction plan as a plain document; None if there is none."""
+    """Return an eviction plan as a plain document; None without a plan."""
     if plan is None:
         return None
     return {
@@ -128,7 +124,7 @@ def eviction_document(plan: EvictionPlan | None) -> dict[str, Any] | None:
 
 
 def show_evictions(screen: Console, pod: str, plan: EvictionPlan | None) -> None:
-    """Print which pods would have to go."""
+    """Print which pods would have to be evicted."""
     if plan is None:
         screen.print(f"\nno eviction makes room for {pod}", markup=False)
         return
@@ -138,11 +134,11 @@ def show_evictions(screen: Console, pod: str, plan: EvictionPlan | None) -> None
     for name, priority in zip(plan.pods, plan.priorities, strict=True):
         screen.print(f"  {name}, priority {priority}", markup=False)
     if plan.preemption:
-        screen.print("  all are less important, so kube-scheduler may preempt them itself", markup=False)
+        screen.print("  all have a lower priority, so kube-scheduler may preempt them itself", markup=False)
 
 
 def move_document(plan: MovePlan | None) -> dict[str, Any] | None:
-    """A plan of moves as a plain document; None if there is none."""
+    """Return a plan of moves as a plain document; None without a plan."""
     if plan is None:
         return None
     return {
@@ -174,19 +170,19 @@ def show_moves(screen: Console, pod: str, plan: MovePlan | None) -> None:
 
 def fragment_document(fragment: Fragment) -> dict[str, Any]:
     """Return who holds the devices of a node, as a plain document."""
-    held = [{"claim": one.claim, "pods": list(one.pods), "devices": list(one.devices)} for one in fragment.held]
+    held = [{"claim": part.claim, "pods": list(part.pods), "devices": list(part.devices)} for part in fragment.held]
     return {"node": fragment.node, "devices": fragment.devices, "held": held}
 
 
 def show_fragments(screen: Console, pod: str, fragments: Sequence[Fragment]) -> None:
-    """Print which claims hold what the pod would need; of many nodes the first."""
+    """Print which claims hold devices that the pod would need, for the first nodes."""
     if not fragments:
         return
     screen.print(f"\nwithout these claims, {pod} would fit on {number_of(len(fragments), 'node')}:", markup=False)
     table = columns("node", "devices", "claim", "pods", "holds")
     for fragment in fragments[:_SHOWN]:
-        for one in fragment.held:
-            row = (fragment.node, str(fragment.devices), one.claim, ", ".join(one.pods), ", ".join(one.devices))
+        for part in fragment.held:
+            row = (fragment.node, str(fragment.devices), part.claim, ", ".join(part.pods), ", ".join(part.devices))
             table.add_row(*row)
     screen.print(table)
     if len(fragments) > _SHOWN:
@@ -194,7 +190,7 @@ def show_fragments(screen: Console, pod: str, fragments: Sequence[Fragment]) -> 
 
 
 def addition_document(addition: Addition) -> dict[str, Any]:
-    """Return what a node to add would do, as a plain document."""
+    """Return the effect of adding nodes as a plain document."""
     return {
         "node": addition.model,
         "count": addition.count,
@@ -204,7 +200,7 @@ def addition_document(addition: Addition) -> dict[str, Any]:
 
 
 def show_additions(screen: Console, additions: Sequence[Addition]) -> None:
-    """Print how many of each node would be needed."""
+    """Print how many nodes of each kind would be needed."""
     table = columns("node to add", "how many", "then fit", "still do not")
     for addition in additions:
         table.add_row(addition.model, str(addition.count), str(len(addition.placed)), str(len(addition.unplaced)))
@@ -215,17 +211,14 @@ def show_additions(screen: Console, additions: Sequence[Addition]) -> None:
             screen.print(f"  {pod} on {addition.model}: {why}", markup=False)
 
 
-# Claims that fragment nodes: without them the devices of a node would be enough for the pod.
-
-
 @dataclass(frozen=True, slots=True)
 class HeldDevices:
-    """The part of a node that a claim holds.
+    """The devices of a node that a claim holds.
 
     Attributes:
         claim: `<namespace>/<name>`.
         pods: the bound pods that use it.
-        devices: `<pool>/<device>`, each once.
+        devices: `<pool>/<device>`, without repetition.
     """
 
     claim: str
@@ -235,12 +228,12 @@ class HeldDevices:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A node that has devices left, too few or not the right ones, and would suit if it were empty.
+    """A node that would fit a pod if other claims did not hold its devices.
 
     Attributes:
-        node: its name.
-        devices: how many devices it sees.
-        held: who holds some of them, in the order of the claims' names.
+        node: the node.
+        devices: how many devices it can use.
+        held: the claims that hold some of them, by name.
     """
 
     node: str
@@ -251,7 +244,7 @@ class Fragment:
 def fragments_of(
     scheduler: Scheduler, state: ClusterState, demand: PodDemand, placement: Placement
 ) -> tuple[Fragment, ...]:
-    """The nodes that refuse the pod for their devices alone, and on which it would fit without the pods there."""
+    """Return the nodes that refuse the pod only for their devices, and on which it would fit without the other pods."""
     short = [name for name, refusal in placement.refusals.items() if refusal.plugin == DEVICES]
     fragments = (_fragment(scheduler, state, demand, name) for name in sorted(short))
     return tuple(fragment for fragment in fragments if fragment is not None)

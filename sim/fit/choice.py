@@ -1,4 +1,4 @@
-"""The place of a pod; or why it has none, in kube-scheduler's own words, and grouped for people with the causes."""
+"""The node of a pod, or why it has none: in kube-scheduler's own words, and grouped with the causes for people."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from dranode.sim.scheduler.scores import NodeTotal
 
 @dataclass(frozen=True)
 class Placement:
-    """The placement of a pod by kube-scheduler.
+    """Where kube-scheduler would place a pod.
 
     Attributes:
         pod: `<namespace>/<name>`.
-        node: the node; None if there is none. Of several with the same score, which is a lottery, the first.
+        node: the node; None if the pod fits nowhere. kube-scheduler draws among equal scores; this is the first.
         tied: all nodes that kube-scheduler may choose.
-        scores: of the nodes that the pod fits on, in the order of the nodes; empty where there is no choice.
-        refusals: of the others, by name.
-        problem: why no node is looked at, in one sentence; empty if they are.
-        everywhere: whether a plug-in of kube-scheduler says so, and so of all nodes.
-        outcomes: what the claims get on the node that were not allocated before.
-        error: the error of a claim that ended the attempt for all nodes, which is the problem; None if there was none.
-        devices: the raw score of KEP-4816 of each node that the pod fits on; empty if it asks for no devices.
+        scores: the scores of the nodes that fit, in the order of the nodes; empty if at most one fits.
+        refusals: why each other node does not fit, by name.
+        problem: why kube-scheduler evaluates no node, in one sentence; empty if it does.
+        everywhere: whether the problem comes from a plug-in, which rejects the pod for all nodes.
+        outcomes: the devices on the node for the claims that were not allocated before.
+        error: the error of a claim that ended the attempt for all nodes (it is also the problem); None without one.
+        devices: the raw KEP-4816 score of each node that fits; empty if the pod requests no devices.
     """
 
     pod: str
@@ -56,7 +56,7 @@ class Placement:
 
 
 def obstacle(demand: PodDemand, state: ClusterState) -> str:
-    """Return why the scheduler looks at no node for the pod, in one sentence; empty if it does."""
+    """Return why the scheduler evaluates no node for the pod, in one sentence; empty if it does."""
     pod = demand.pod
     if demand.missing:
         return f"pod {pod.key} lacks {', '.join(demand.missing)}"
@@ -69,20 +69,20 @@ def obstacle(demand: PodDemand, state: ClusterState) -> str:
     for claim in demand.claims:
         key = ClaimKey.of(claim)
         if key in demand.shared:
-            continue  # the group uses it, however many pods it has
+            continue  # the PodGroup is the consumer, however many pods it has
         if key in state.allocations and _entries(key, state) >= MOST_CONSUMERS:
             return f"resourceclaim in use: {key} already has {MOST_CONSUMERS} pods, the maximum"
     return ""
 
 
 def _entries(key: ClaimKey, state: ClusterState) -> int:
-    """Return how many entries `status.reservedFor` has by the bound pods: those of a PodGroup are one together."""
+    """Return how many entries in `status.reservedFor` the bound pods need; the pods of a PodGroup share one."""
     demands = (state.demands[user] for user in state.users(key))
-    return len({each.pod.spec.pod_group if key in each.shared else each.pod.key for each in demands})
+    return len({user.pod.spec.pod_group if key in user.shared else user.pod.key for user in demands})
 
 
 def _bound(demand: PodDemand, state: ClusterState) -> str:
-    """A pod that names its node passes the scheduler by, which alone allocates claims."""
+    """Return why a pod with spec.nodeName is not placed: it bypasses the scheduler, and only that allocates claims."""
     name = demand.pod.spec.node_name
     waiting = [str(ClaimKey.of(claim)) for claim in demand.claims if ClaimKey.of(claim) not in state.allocations]
     if waiting:
@@ -96,14 +96,14 @@ class PodChoice:
 
     Attributes:
         pod: `<namespace>/<name>`.
-        node: the node; None if there is none. Of several with the same score, which is a lottery, the first.
-        best: the nodes that it may choose; None if there are none.
-        problem: why no node is looked at, in one sentence; empty if they are.
-        outcomes: what the claims get on the node that were not allocated before.
-        message: if it fits nowhere, kube-scheduler's sentence, or why kube-scheduler looks at no node; else empty.
-        groups: if it fits nowhere, the nodes that refuse it.
-        oddities: if it fits nowhere, what is odd about that, though kube-scheduler has it so.
-        error: the error of a claim that ended the attempt for all nodes, which is the problem; None if there was none.
+        node: the node; None if the pod fits nowhere. kube-scheduler draws among equal scores; this is the first.
+        best: the nodes that kube-scheduler may choose; None if there are none.
+        problem: why kube-scheduler evaluates no node, in one sentence; empty if it does.
+        outcomes: the devices on the node for the claims that were not allocated before.
+        message: if the pod fits nowhere, kube-scheduler's message, or the problem; else empty.
+        groups: if the pod fits nowhere, the nodes that refuse it.
+        oddities: if the pod fits nowhere, surprising behavior of kube-scheduler that contributed.
+        error: the error of a claim that ended the attempt for all nodes (it is also the problem); None without one.
     """
 
     pod: str
@@ -120,7 +120,7 @@ class PodChoice:
 def shared_outcomes(
     choice: PodChoice, claims: Iterable[tuple[ResourceClaim, AllocationResult | None]], why: str
 ) -> tuple[Outcome, ...]:
-    """Return what becomes of the pod's claims that were allocated before; `why` says why it has no node."""
+    """Return the outcomes of the pod's claims that were already allocated; `why` is the reason if it has no node."""
     shared = [(claim, allocation) for claim, allocation in claims if allocation is not None]
     if choice.node is not None:
         note = f"already allocated; pod {choice.pod} shares it"
@@ -130,7 +130,7 @@ def shared_outcomes(
 
 
 def choice_of(placement: Placement, cases: Iterable[RefusalCase], nodes: int) -> PodChoice:
-    """The choice in a placement; `cases` are its refusals, and `nodes` is how many nodes there are."""
+    """Return the choice in a placement; `cases` are its refusals, and `nodes` is how many nodes there are."""
     if placement.node is None:
         choice = no_choice(placement.pod, placement.problem, cases, nodes, everywhere=placement.everywhere)
         return replace(choice, error=placement.error)
@@ -142,11 +142,11 @@ def choice_of(placement: Placement, cases: Iterable[RefusalCase], nodes: int) ->
 def no_choice(
     pod: str, problem: str, cases: Iterable[RefusalCase], nodes: int, *, everywhere: bool = False
 ) -> PodChoice:
-    """The choice of no node; `everywhere` says that a plug-in refuses the pod for all nodes, which is the problem."""
+    """Return the choice for a pod without a node; `everywhere`: the problem is a plug-in's, which rejects all nodes."""
     cases = tuple(cases)
-    # A plug-in's sentence begins with how many nodes there are.
-    said = everywhere or not problem
-    message = available(reason_counts(cases), nodes, problem) if said else problem
+    # kube-scheduler puts "0/N nodes are available" before what its plug-ins say. Other problems are dranode's words.
+    from_plugin = everywhere or not problem
+    message = available(reason_counts(cases), nodes, problem) if from_plugin else problem
     groups = tuple(group for group, _ in refusal_groups(cases))
     oddities = frozenset(oddity for case in cases for oddity in case.oddities)
     return PodChoice(pod, None, None, problem, (), message, groups, oddities)
@@ -159,14 +159,14 @@ _BINARY: Final = ("Ti", "Gi", "Mi", "Ki")
 
 @dataclass(frozen=True, slots=True)
 class RefusalCase:
-    """Nodes that refuse a pod for one reason and the same numbers; a node by itself is one, too.
+    """One or more nodes that refuse a pod for the same reason, with the same numbers.
 
     Attributes:
-        refusal: why.
-        miss: what the devices lack; None if it is not for them.
+        refusal: the reason.
+        miss: what the devices lack; None if another plug-in than DynamicResources refuses the pod.
         node: the first of the nodes.
-        count: how many they are.
-        oddities: what is odd about it, though kube-scheduler has it so.
+        count: the number of nodes.
+        oddities: surprising behavior of kube-scheduler that contributed.
     """
 
     refusal: Refusal
@@ -178,14 +178,14 @@ class RefusalCase:
 
 @dataclass(frozen=True, slots=True)
 class RefusalGroup:
-    """Nodes that refuse a pod alike.
+    """Nodes that refuse a pod for the same reasons.
 
     Attributes:
         reasons: kube-scheduler's words.
-        detail: the cause in plain words, without a full stop; empty where the reasons say all.
-        count: how many nodes they are.
-        hopeless: whether an eviction would help on none of them.
-        nearest: the one that lacks least.
+        detail: the cause in plain words, without a full stop; empty if the reasons are clear enough.
+        count: the number of nodes.
+        hopeless: whether no eviction on any of them would help.
+        nearest: the node that lacks least.
     """
 
     reasons: tuple[str, ...]
@@ -196,12 +196,12 @@ class RefusalGroup:
 
 
 def available(reasons: Mapping[str, int], nodes: int, problem: str = "") -> str:
-    """The sentence of the pod's FailedScheduling event, before it comes to preemption.
+    """Return the message of the pod's FailedScheduling event, without its part about preemption.
 
     Args:
         reasons: how many nodes have each reason.
         nodes: how many nodes there are.
-        problem: why no node was looked at, if none was.
+        problem: why no node was evaluated, if none was.
 
     Source: `FitError` of kube-scheduler.
     """
@@ -221,54 +221,54 @@ def reason_counts(cases: Iterable[RefusalCase]) -> Counter[str]:
 
 
 def group_line(group: RefusalGroup) -> str:
-    """`312 nodes: Insufficient cpu. Closest: n17. The pod needs 12 CPUs, 4 CPUs are free (8 CPUs too few)`."""
+    """Return `312 nodes: Insufficient cpu. Closest: n17. The pod needs 12 CPUs, 4 CPUs are free (8 CPUs too few)`."""
     joint = ": " if group.detail == group.nearest.refusal.detail else ". "
     detail = f"{joint}{group.detail}" if group.detail else ""
     return f"{number_of(group.count, 'node')}: {', '.join(group.reasons)}{detail}"
 
 
 def refusal_groups(cases: Iterable[RefusalCase]) -> list[tuple[RefusalGroup, list[RefusalCase]]]:
-    """The cases that are alike together, the group with the most nodes first; in each the one that lacks least first.
+    """Group cases with the same reasons; the largest group and, in it, the node that lacks least come first.
 
-    `cases` come in the order of their first nodes.
+    `cases` are sorted by their first nodes.
     """
     alike: dict[tuple[tuple[str, ...], str, Stage | None], list[RefusalCase]] = defaultdict(list)
     for case in cases:
         stage = case.miss.stage if case.miss is not None else None
         alike[case.refusal.reasons, case.refusal.detail, stage].append(case)
-    groups = [_group(each) for each in alike.values()]
+    groups = [_group(members) for members in alike.values()]
     return sorted(groups, key=lambda pair: (-pair[0].count, pair[0].reasons, pair[0].detail))
 
 
 def _group(cases: list[RefusalCase]) -> tuple[RefusalGroup, list[RefusalCase]]:
-    """One group, and its cases, the nearest first."""
+    """Return the group of these cases, and the cases with the nearest first."""
     count = sum(case.count for case in cases)
     refusal = cases[0].refusal
     misses = [(case.miss, case) for case in cases if case.miss is not None]
     if misses:
         misses.sort(key=lambda pair: pair[0], reverse=True)
         nearest = [case for _, case in misses]
-        behind = misses[0][0].sentence
+        cause = misses[0][0].sentence
     else:
         nearest = sorted(cases, key=lambda case: _lack(case.refusal.shortages))
-        behind = "; ".join(map(_shortage, nearest[0].refusal.shortages))
-    if behind:
-        behind = capitalized(behind)
-    if behind and count > 1:
-        behind = f"Closest: {nearest[0].node}. {behind}"
+        cause = "; ".join(map(_shortage, nearest[0].refusal.shortages))
+    if cause:
+        cause = capitalized(cause)
+    if cause and count > 1:
+        cause = f"Closest: {nearest[0].node}. {cause}"
     hopeless = all(case.refusal.hopeless for case in cases)
-    return RefusalGroup(refusal.reasons, refusal.detail or behind, count, hopeless, nearest[0]), nearest
+    return RefusalGroup(refusal.reasons, refusal.detail or cause, count, hopeless, nearest[0]), nearest
 
 
 def readable_amount(resource: str, value: int) -> str:
-    """An amount of a resource for people: `1.5 CPUs`, `3.5Gi of memory`, `2 of example.com/widget`."""
+    """Format an amount of a resource for people: `1.5 CPUs`, `3.5Gi of memory`, `2 of example.com/widget`."""
     if resource == CPU:
-        # A document may ask for more than a float can be.
+        # A document may request more than a float can hold.
         amount = f"{value / _MILLI:g}" if value < _LARGE else str(value // _MILLI)
         return f"{amount} CPU{'' if value == _MILLI else 's'}"
     if resource in (MEMORY, STORAGE) or resource.startswith("hugepages-"):
         return f"{_bytes(value)} of {resource}"
-    if resource == "pods":
+    if resource == PODS:
         return number_of(value, "pod")
     return f"{value} {resource}" if "/" not in resource else f"{value} of {resource}"
 
@@ -280,16 +280,15 @@ def _bytes(value: int) -> str:
     return str(value)
 
 
-def _lack(short: tuple[ResourceShortage, ...]) -> tuple[Fraction, ...]:
-    """Return how much is missing, as parts of what is asked; less is nearer."""
-    return tuple(Fraction(shortage.missing, shortage.requested) for shortage in short)
+def _lack(shortages: tuple[ResourceShortage, ...]) -> tuple[Fraction, ...]:
+    """Return the missing share of each requested amount; less is nearer."""
+    return tuple(Fraction(shortage.missing, shortage.requested) for shortage in shortages)
 
 
-def _shortage(short: ResourceShortage) -> str:
-    if short.resource == PODS:
-        return f"the node takes no more than {number_of(short.allocatable, 'pod')}"
-    missing, asked, free = (
-        readable_amount(short.resource, value) for value in (short.missing, short.requested, max(short.free, 0))
-    )
-    few = "little" if short.resource in (MEMORY, STORAGE) or short.resource.startswith(HUGE_PAGES) else "few"
-    return f"the pod needs {asked}, the node has {free} free ({missing} too {few})"
+def _shortage(shortage: ResourceShortage) -> str:
+    if shortage.resource == PODS:
+        return f"the node takes no more than {number_of(shortage.allocatable, 'pod')}"
+    amounts = (shortage.missing, shortage.requested, max(shortage.free, 0))
+    missing, requested, free = (readable_amount(shortage.resource, amount) for amount in amounts)
+    few = "little" if shortage.resource in (MEMORY, STORAGE) or shortage.resource.startswith(HUGE_PAGES) else "few"
+    return f"the pod needs {requested}, the node has {free} free ({missing} too {few})"

@@ -1,4 +1,4 @@
-"""The demand of a pod: itself, and its claims, from templates where the cluster has not made them yet."""
+"""A pod and its claims, made from their templates if the cluster has not created them yet."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from dranode.sim.fit.dump import ClusterDump
 from dranode.sim.scheduler.documents import SchedulingPod, SchedulingPodSpec
 from dranode.sim.scheduler.snapshot import PodInfo
 
-# Under this name stands the claim that containers use for extended resources; an entry cannot have it.
+# The entry of the claim for extended resources. No entry of spec.resourceClaims can have this name.
 _SPECIAL: Final = "<extended-resources>"
-# What a pod that is made up calls its claim.
+# The entry of the claim in a generated pod.
 _CLAIM: Final = "claim"
 
 
@@ -37,13 +37,13 @@ class PodDemand:
 
     Attributes:
         info: the pod.
-        claims: each once, in the order of `spec.resourceClaims`.
+        claims: its claims without repetition, in the order of `spec.resourceClaims`.
         entries: the claims by the names under which the pod's containers use them.
-        missing: what the pod refers to and the documents do not have: `ResourceClaim a`.
-        extended: the DeviceClass of each extended resource of the pod that has one.
-        left_over: the claim for those that an attempt before has left, which has to be deleted first.
-        problem: why the scheduler looks at no node as long as the claims are as they are.
-        shared: the claims that its PodGroup has, which all its pods use.
+        missing: objects that the pod refers to and the documents lack: `ResourceClaim a`.
+        extended: the DeviceClass of each extended resource that devices can back.
+        left_over: the extended resource claim of an earlier attempt, which has to be deleted first; empty without one.
+        problem: why the scheduler evaluates no node until the claims change; empty if it does.
+        shared: the claims of the pod's PodGroup, which all its pods share.
     """
 
     info: PodInfo
@@ -61,7 +61,7 @@ class PodDemand:
         return self.info.pod
 
     def waiting(self) -> PodDemand:
-        """Return the pod as it is before it is bound."""
+        """Return the pod as it was before it was bound."""
         pod = replace(self.pod, spec=replace(self.pod.spec, node_name=""))
         special = self.entries.get(_SPECIAL)
         claims = tuple(claim for claim in self.claims if ClaimKey.of(claim) != special)
@@ -69,31 +69,31 @@ class PodDemand:
         return dataclasses.replace(self, info=replace_pod(self.info, pod), claims=claims, entries=entries)
 
     def with_special(self, claim: ResourceClaim) -> PodDemand:
-        """Return the pod with the claim that was made for its extended resources."""
+        """Return the pod with the claim that was created for its extended resources."""
         key = ClaimKey.of(claim)
         return dataclasses.replace(self, claims=(*self.claims, claim), entries={**self.entries, _SPECIAL: key})
 
 
 def demand_of(pod: SchedulingPod, dump: ClusterDump, features: Features) -> PodDemand:
-    """The pod with its claims.
+    """Return the pod with its claims.
 
     Raises:
-        DocumentError: a selector of the pod is none.
+        DocumentError: a selector of the pod is invalid.
     """
     groups = dump.groups if features.workload_resource_claims else None
-    own = pod_claims(pod, KnownClaims(dump.claims, dump.templates, groups, features.binding))
-    # What its devices stand for of its node (KEP-5517); of a pod that waits it is found out.
+    used = pod_claims(pod, KnownClaims(dump.claims, dump.templates, groups, features.binding))
+    # The node resources that the devices of a bound pod map (KEP-5517); for a waiting pod, they are computed later.
     counted = features.node_allocatable_resources and pod.spec.node_name
     devices = pod.status.node_allocatable_resource_claim_statuses if counted else ()
     info = PodInfo.of(pod, features.release.number[0], devices)
     extended = classes_behind(info.requests, dump.classes) if features.extended_resource else {}
-    missing = tuple(map(str, own.missing))
-    demand = PodDemand(info, own.claims, own.entries, missing, extended, "", own.problem, frozenset(own.shared))
+    missing = tuple(map(str, used.missing))
+    demand = PodDemand(info, used.claims, used.entries, missing, extended, "", used.problem, frozenset(used.shared))
     return _with_extended(demand, dump) if extended else demand
 
 
 def _with_extended(demand: PodDemand, dump: ClusterDump) -> PodDemand:
-    """The pod with the claim for its extended resources: its own if it is bound, else one that is left over."""
+    """Add the claim for the pod's extended resources if it is bound, or note one left over from an earlier attempt."""
     status = demand.pod.status.extended_resource_claim_status
     if demand.pod.spec.node_name:
         name = status.resource_claim_name if status is not None else ""
@@ -104,7 +104,7 @@ def _with_extended(demand: PodDemand, dump: ClusterDump) -> PodDemand:
 
 
 def demand_for_claim(pod: PodWithClaims, taken: set[str], features: Features) -> PodDemand:
-    """The demand of a claim that no pod uses; its pod has its name, or one like it if another pod has that."""
+    """Return a claim that no pod uses, with a generated pod of its name, or of a similar one not in `taken`."""
     (claim,) = pod.claims
     namespace, _, name = pod.name.partition("/")
     free, number = name, 0
@@ -120,7 +120,7 @@ def demand_for_claim(pod: PodWithClaims, taken: set[str], features: Features) ->
 
 
 def copy_of(demand: PodDemand, number: int) -> PodDemand:
-    """One more pod like this that waits, with claims of its own where they were made from templates."""
+    """Return one more waiting pod like this one; claims from templates are copied, named claims are shared."""
     demand = demand.waiting()
     pod = demand.pod
     templated = {entry.name for entry in pod.spec.resource_claims if entry.resource_claim_template_name is not None}
@@ -146,5 +146,5 @@ def copy_of(demand: PodDemand, number: int) -> PodDemand:
 
 
 def replace_pod(info: PodInfo, pod: SchedulingPod) -> PodInfo:
-    """The same for a pod that differs in what nothing here depends on: its name, its node."""
+    """Replace the pod by one that differs only in its name or its node, on which nothing else depends."""
     return PodInfo(pod, info.requests, info.non_zero, info.terms, info.ports)

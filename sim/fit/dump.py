@@ -1,4 +1,4 @@
-"""A cluster as its dump describes it: all that decides where a pod can run."""
+"""The documents of a cluster that decide where a pod can run."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from dranode.sim.scheduler.amounts import (
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.terms import LabeledObject, Namespaces, Owners
 
-# What kubectl has to get for a whole answer, and what is not known without it.
+# Kinds that kubectl has to dump for a complete answer, and what is unknown without them.
 NEEDED: Final[Mapping[str, str]] = {
-    "Namespace": "the labels of namespaces, which a namespaceSelector asks for",
+    "Namespace": "the labels of namespaces, which a namespaceSelector matches",
     "Service": "which pods a Service spreads",
     "ReplicaSet": "which pods a ReplicaSet spreads",
     "StatefulSet": "which pods a StatefulSet spreads",
 }
-# What a cluster is asked for. Without the first nothing can be said; what the others would have said is noted.
+# Kinds that are read from a cluster. Without the essential ones there is no answer; for the others, a note is enough.
 ESSENTIAL_KINDS: Final = ("Node", "Pod", "ResourceSlice", "DeviceClass", "ResourceClaim", "ResourceClaimTemplate")
 LIVE_KINDS: Final = (
     *ESSENTIAL_KINDS,
@@ -54,24 +54,24 @@ LIVE_KINDS: Final = (
 
 
 def live_kinds(features: Features) -> tuple[str, ...]:
-    """Return the kinds that a cluster is asked for; PodGroups where they have claims."""
+    """Return the kinds to read from a cluster; PodGroups only where they can have claims."""
     return (*LIVE_KINDS, "PodGroup") if features.workload_resource_claims else LIVE_KINDS
 
 
 @dataclass(frozen=True)
 class ClusterDump:
-    """The documents of a cluster, sorted out.
+    """The documents of a cluster by kind.
 
     Attributes:
         nodes: in the order of the documents.
-        pods: those that have not ended, with what the API server fills in.
+        pods: the pods that have not finished, with the API server's defaults.
         claims: by namespace and name.
-        templates: likewise.
+        templates: by namespace and name.
         slices: all ResourceSlices.
         classes: all DeviceClasses.
         namespaces: the labels of namespaces.
-        owners: what makes pods, and Services.
-        kinds: the kinds of which objects were looked for and may be there.
+        owners: controllers of pods, and Services.
+        kinds: the kinds that were read or occur in the documents; other kinds may exist in the cluster unseen.
         rules: all DeviceTaintRules.
         groups: all PodGroups.
     """
@@ -89,38 +89,38 @@ class ClusterDump:
     groups: Mapping[ClaimKey, PodGroup] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
-    def asked(self) -> Iterator[DeviceClaim]:
-        """Return what all claims and templates ask for."""
+    def device_claims(self) -> Iterator[DeviceClaim]:
+        """Yield the requests and constraints of all claims and templates."""
         yield from (claim.spec.devices for claim in self.claims.values())
         yield from (template.spec.spec.devices for template in self.templates.values())
 
     @cached_property
     def images(self) -> Mapping[str, int]:
-        """Return on how many nodes each image is, by each of its names."""
+        """Return how many nodes have each image, by each of its names."""
         return Counter(
             name for node in self.nodes for name in {name for image in node.status.images for name in image.names}
         )
 
     @cached_property
     def least_important(self) -> int | None:
-        """Return the least priority of a pod that has a node; None if none has."""
+        """Return the lowest priority of the bound pods; None without any."""
         return min((pod.priority for pod in self.pods if pod.spec.node_name), default=None)
 
     @property
     def waiting(self) -> tuple[SchedulingPod, ...]:
-        """Return the pods that are bound to no node, as the scheduler takes them: by priority, then by age."""
+        """Return the pods without a node in the order of the scheduling queue: by priority, then by age."""
         pods = [pod for pod in self.pods if not pod.spec.node_name]
-        # A pod of a file has no age; it comes after those of the cluster, in the order of the files.
+        # Pods of files have no creation time; they follow the pods of the cluster, in the order of the files.
         return tuple(sorted(pods, key=lambda pod: (-pod.priority, pod.metadata.creation_timestamp or "~")))
 
 
 def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> ClusterDump:
-    """Sort out the documents of a dump; kinds that do not matter are passed over.
+    """Decode the documents of a dump; other kinds are ignored.
 
-    `kinds` are those of which all objects are among the documents, though there may be none.
+    `kinds` are the kinds that were read completely, even if the cluster has no object of them.
 
     Raises:
-        DocumentError: a document does not decode, or two have one name; says where.
+        DocumentError: a document does not decode, or two have the same name; names the place.
     """
     check_manifests(sources)
     priorities = {priority.metadata.name: priority for _, priority in decoded(sources, PriorityClass)}
@@ -132,7 +132,7 @@ def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> C
         by_key(decoded(sources, ResourceClaimTemplate)),
         tuple(slice_ for _, slice_ in decoded(sources, ResourceSlice)),
         tuple(device_class for _, device_class in decoded(sources, DeviceClass)),
-        {each.metadata.name: each.metadata.labels for _, each in decoded(sources, LabeledObject, "Namespace")},
+        {item.metadata.name: item.metadata.labels for _, item in decoded(sources, LabeledObject, "Namespace")},
         Owners(sources),
         frozenset([*kinds, *(source.kind for source in sources)]),
         taint_rules(sources),

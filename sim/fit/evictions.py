@@ -1,8 +1,8 @@
-"""Finds the pods to evict so that another fits, or to move, each evicted and placed again: as few as can be.
+"""Finds the fewest pods to evict, or to move (evict and place again), so that another pod fits.
 
-Up to `EXACT_PODS` pods that may move, all sets of one, two, three ... pods are tried, with all nodes and all orders in
-which they can be placed again, so that no plan has fewer. Beyond, a plan is looked for among the sets on one node whose
-eviction makes room, and what is proven is a bound: fewer evictions do not make room, so fewer moves do not either.
+With up to `EXACT_PODS` movable pods, all sets of one, two, three and more pods are tried, on all nodes and in all
+orders of placing them again, so no plan can have fewer moves. With more, only sets of pods on one node are tried. That
+proves a lower bound: fewer evictions do not make room, so fewer moves do not either.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import SchedulingPod
 
-# How often a set of pods is tried at most before the answer is only a good one.
+# After so many sets of pods, the search ends with the best plan so far instead of the smallest.
 _MOST_TRIALS: Final = 20_000
 _MIRROR: Final = "kubernetes.io/config.mirror"
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionPlan:
-    """Pods whose end makes room on a node.
+    """Pods whose eviction makes room on a node.
 
     Attributes:
-        node: where there is room then.
-        pods: the pods, `<namespace>/<name>`, the least important first.
-        priorities: theirs.
-        least: fewer pods do not make room; what is not proven is only that no other set could be smaller.
-        preemption: kube-scheduler may evict them by itself: all are less important than the pod.
+        node: the node.
+        pods: the pods, `<namespace>/<name>`, lowest priority first.
+        priorities: the priorities of these pods.
+        least: whether it is proven that fewer evictions do not make room on any node.
+        preemption: whether kube-scheduler may preempt all of them itself, because their priorities are lower.
     """
 
     node: str
@@ -46,15 +46,15 @@ class EvictionPlan:
 
 
 def evictions_for(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> EvictionPlan | None:
-    """The plan with the fewest pods, then with the lowest priorities; None if no eviction makes room.
+    """Return the plan with the fewest pods, then with the lowest priorities; None if no eviction makes room.
 
-    Pods that are more important than the one that waits stay, and so do those that come back to their node by
-    themselves: of DaemonSets, and static ones.
+    Pods with a higher priority than the waiting pod stay. So do pods of DaemonSets and static pods, because they would
+    be created on the same node again.
     """
     candidates = candidates_by_node(scheduler, state, demand)
     trials = _Trials(scheduler, state, demand)
     roomy = {node: pods for node, pods in candidates.items() if trials.fits_without(node, pods)}
-    bounds = [trials.spared(node, pods) for node, pods in roomy.items()]
+    bounds = [trials.minimal(node, pods) for node, pods in roomy.items()]
     if not bounds:
         return None
     most = min(map(_cost, bounds))[0]
@@ -71,7 +71,7 @@ def evictions_for(scheduler: Scheduler, state: ClusterState, demand: PodDemand) 
 def candidates_by_node(
     scheduler: Scheduler, state: ClusterState, demand: PodDemand
 ) -> Mapping[str, tuple[PodDemand, ...]]:
-    """For each node where an eviction may help, the pods that may go: its own, and those that hold what it shares."""
+    """Return the evictable pods for each node where that may help: on the node, or holding devices of shared pools."""
     placement = scheduler.place(state, demand)
     result: dict[str, tuple[PodDemand, ...]] = {}
     for name, refusal in placement.refusals.items():
@@ -84,7 +84,7 @@ def candidates_by_node(
 
 
 def may_be_evicted(pod: SchedulingPod, priority: int) -> bool:
-    """Return whether a pod may be evicted for one of this priority."""
+    """Return whether a pod may be evicted for a pod of this priority."""
     stays = any(owner.kind == "DaemonSet" and owner.controller for owner in pod.metadata.owner_references)
     return pod.priority <= priority and not stays and _MIRROR not in pod.metadata.annotations
 
@@ -93,14 +93,14 @@ _Victims = tuple[str, tuple[PodDemand, ...]]
 
 
 class _Trials:
-    """Sets of pods that are tried, and not too many."""
+    """A limited number of attempts to fit a pod after evicting a set of others."""
 
     def __init__(self, scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> None:
         self._scheduler = scheduler
         self._state = state
         self._demand = demand
         self._remaining = _MOST_TRIALS
-        # A node by itself is a much smaller state to try thousands of sets on.
+        # Thousands of sets are tried much faster on the state of one node, where other nodes do not matter.
         self._alone: dict[str, ClusterState] | None = None if scheduler.far_reaching(state, demand) else {}
 
     @property
@@ -108,7 +108,7 @@ class _Trials:
         return self._remaining <= 0
 
     def plans(self, candidates: Mapping[str, tuple[PodDemand, ...]], count: int) -> Iterator[_Victims]:
-        """All sets of so many pods that make room, as long as trials are left."""
+        """Yield all sets of `count` pods whose eviction makes room, as long as attempts are left."""
         for node, pods in candidates.items():
             for chosen in combinations(pods, count):
                 self._remaining -= 1
@@ -121,14 +121,14 @@ class _Trials:
         after = self._of(node).without_pods(frozenset(pod.pod.key for pod in pods))
         return self._scheduler.suits(after, self._demand, node)
 
-    def spared(self, node: str, pods: Sequence[PodDemand]) -> _Victims:
-        """A set from which no pod can be spared: all go, and come back one by one, the most important first."""
-        going = list(pods)
+    def minimal(self, node: str, pods: Sequence[PodDemand]) -> _Victims:
+        """Reduce the pods to a set in which each is needed: evict all, then reprieve pods, highest priority first."""
+        victims = list(pods)
         for pod in sorted(pods, key=lambda pod: -pod.pod.priority):
-            rest = [other for other in going if other is not pod]
-            if self.fits_without(node, rest):
-                going = rest
-        return node, tuple(going)
+            fewer = [victim for victim in victims if victim is not pod]
+            if self.fits_without(node, fewer):
+                victims = fewer
+        return node, tuple(victims)
 
     def _of(self, node: str) -> ClusterState:
         if self._alone is None:
@@ -146,41 +146,40 @@ def _plan(victims: _Victims, demand: PodDemand, *, least: bool) -> EvictionPlan:
     node, pods = victims
     ordered = sorted(pods, key=lambda pod: (pod.pod.priority, pod.pod.key))
     priorities = tuple(pod.pod.priority for pod in ordered)
-    willing = demand.pod.spec.preemption_policy != "Never"
-    preemption = willing and all(priority < demand.pod.priority for priority in priorities)
+    may_preempt = demand.pod.spec.preemption_policy != "Never"
+    preemption = may_preempt and all(priority < demand.pod.priority for priority in priorities)
     return EvictionPlan(node, tuple(pod.pod.key for pod in ordered), priorities, least, preemption)
 
 
-# The order matters, since the allocator takes the first devices that do. Shortcuts do not change the answer: of pods
-# that are alike one is tried in each place, what failed once is not tried again, and where no pod minds its neighbors,
-# a pod that fits nowhere now will not fit when more is placed.
-# Pods and the nodes where they are placed, in this order.
+# Pods and the nodes where they are placed, in this order. The order matters, because the allocator takes the first
+# devices that fit.
 Steps: TypeAlias = list[tuple[PodDemand, str]]
-_MOST_LOOKS: Final = 50_000
+_MOST_CHECKS: Final = 50_000
 
 
 class Replacements:
-    """The search for places for pods that were evicted, beside one that waits.
+    """The search for nodes for a waiting pod and the pods that are evicted for it.
 
-    Attributes:
-        exhausted: whether not all ways could be tried, so that nothing is proven.
+    Three shortcuts do not change the answer: of identical pods only one is tried at each position, a combination that
+    failed is not tried again, and if no pod has rules about its neighbors, a pod that fits nowhere now will not fit
+    after more pods are placed.
     """
 
     def __init__(self, scheduler: Scheduler, pods: Sequence[PodDemand]) -> None:
-        """Get ready for these pods and some of them."""
+        """Prepare for these pods or any subset of them."""
         self._scheduler = scheduler
         self._shapes = {pod.pod.key: _shape(pod) for pod in pods}
-        self._alone = all(pod.info.terms.none and not pod.pod.spec.topology_spread_constraints for pod in pods)
+        self._independent = all(pod.info.terms.none and not pod.pod.spec.topology_spread_constraints for pod in pods)
         self._failed: set[Hashable] = set()
-        self._looks = 0
+        self._checks = 0
 
     @property
     def exhausted(self) -> bool:
-        """Return whether the search was given up."""
-        return self._looks > _MOST_LOOKS
+        """Return whether the search was given up, so that nothing is proven."""
+        return self._checks > _MOST_CHECKS
 
     def steps(self, state: ClusterState, demand: PodDemand, chosen: Sequence[PodDemand]) -> Steps | None:
-        """Return places for the pod that waits and for the chosen ones, once they are gone; None if there are none."""
+        """Return nodes for the waiting pod and the evicted ones, in the order of placing; None if there are none."""
         after = state.without_pods(frozenset(pod.pod.key for pod in chosen))
         return self._place(after, (demand, *(pod.waiting() for pod in chosen)))
 
@@ -193,8 +192,8 @@ class Replacements:
         fits = {}
         for pod in pods:
             fits[pod.pod.key] = self._scheduler.fits(state, pod, state.nodes)
-            self._looks += 1
-            if self._alone and not fits[pod.pod.key]:
+            self._checks += 1
+            if self._independent and not fits[pod.pod.key]:
                 self._failed.add(key)
                 return None
         tried: set[bytes] = set()
@@ -203,16 +202,16 @@ class Replacements:
             if shape in tried:
                 continue
             tried.add(shape)
-            rest = tuple(other for other in pods if other is not pod)
+            remaining = tuple(other for other in pods if other is not pod)
             for node, outcomes in fits[pod.pod.key].items():
-                steps = self._place(self._scheduler.bind(state, pod, node, outcomes), rest)
+                steps = self._place(self._scheduler.bind(state, pod, node, outcomes), remaining)
                 if steps is not None:
                     return [(pod, node), *steps]
         self._failed.add(key)
         return None
 
     def _key(self, state: ClusterState, pods: tuple[PodDemand, ...]) -> Hashable:
-        """Return what the answer depends on: what is still to be placed, and who is where with what."""
+        """Return everything that the answer depends on: the pods to place, and which pods and devices are where."""
         shapes = sorted(self._shapes[pod.pod.key] for pod in pods)
         placed = frozenset(
             (self._shapes.get(key, key), demand.pod.spec.node_name, self._count(state, demand))
@@ -222,19 +221,19 @@ class Replacements:
         return tuple(shapes), placed, pools
 
     def _count(self, state: ClusterState, demand: PodDemand) -> int:
-        """Return how many pods of the same shape are on its node: a set alone would forget it."""
+        """Return how many pods of the same shape are on the node of a pod, which a set would lose."""
         shape = self._shapes.get(demand.pod.key)
         pods = state.nodes[demand.pod.spec.node_name].pods if demand.pod.spec.node_name in state.nodes else ()
         return sum(self._shapes.get(key) == shape for key in pods)
 
 
 def _shape(demand: PodDemand) -> bytes:
-    """Equal for pods that differ by name alone; a claim that is not made from a template is one of its own."""
+    """Return a value that is equal for pods that differ only in their names; named claims have to be the same."""
     spec = replace(demand.pod.spec, node_name="")
     templated = {entry.name for entry in spec.resource_claims if entry.resource_claim_template_name is not None}
-    own = {demand.entries[name] for name in templated & demand.entries.keys()}
+    generated = {demand.entries[name] for name in templated & demand.entries.keys()}
     claims = [
-        encode_json(claim.spec) if ClaimKey.of(claim) in own else str(ClaimKey.of(claim)).encode()
+        encode_json(claim.spec) if ClaimKey.of(claim) in generated else str(ClaimKey.of(claim)).encode()
         for claim in demand.claims
     ]
     labels = sorted(demand.pod.metadata.labels.items())
@@ -247,13 +246,13 @@ _MOST_SETS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One pod that goes and comes back elsewhere, or on the same node with other devices.
+    """A pod that moves to another node, or to other devices of the same node.
 
     Attributes:
         pod: `<namespace>/<name>`.
-        claims: what it holds today: `default/a: gpu-0, gpu-1`.
-        source: the node where it is.
-        target: the node where it goes.
+        claims: the devices it holds today: `default/a: gpu-0, gpu-1`.
+        source: its node today.
+        target: its node after the move.
     """
 
     pod: str
@@ -267,10 +266,10 @@ class MovePlan:
     """Moves that make room.
 
     Attributes:
-        node: where the large pod goes then.
-        moves: in the order in which the pods are placed again, once all of them are gone.
-        position: how many of them are placed before the large one.
-        bound: how many moves there are at least.
+        node: the node of the waiting pod after the moves.
+        moves: the moves in the order of placing the pods again, after all of them have been evicted.
+        position: how many of them are placed before the waiting pod.
+        bound: the proven lower bound for the number of moves.
     """
 
     node: str
@@ -285,9 +284,9 @@ class MovePlan:
 
 
 def moves_for(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> MovePlan | None:
-    """The plan with the fewest moves; None if there is none, or none was found where not all could be tried.
+    """Return the plan with the fewest moves; None if there is none, or if an incomplete search finds none.
 
-    Pods move that may be evicted for the large one: none that is more important, of a DaemonSet, or static.
+    The same pods may move as in `evictions_for`: none with a higher priority, of a DaemonSet, or static.
     """
     movable = [pod for pod in state.demands.values() if may_be_evicted(pod.pod, demand.pod.priority)]
     if len(movable) <= EXACT_PODS:
@@ -310,22 +309,22 @@ def _exact(
 
 
 def _by_evictions(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> MovePlan | None:
-    """The first set of pods on one node whose eviction makes room, and that find places again."""
+    """Return a plan for the first set of pods on one node whose eviction makes room and that fit elsewhere."""
     evicted = evictions_for(scheduler, state, demand)
     if evicted is None:
         return None
     bound = len(evicted.pods) if evicted.least else 1
     for chosen in _pod_sets(candidates_by_node(scheduler, state, demand), len(evicted.pods)):
         after = state.without_pods(frozenset(pod.pod.key for pod in chosen))
-        again = sorted((pod.waiting() for pod in chosen), key=_size, reverse=True)
-        steps = _in_turn(scheduler, after, [demand, *again])
+        displaced = sorted((pod.waiting() for pod in chosen), key=_size, reverse=True)
+        steps = _in_turn(scheduler, after, [demand, *displaced])
         if steps is not None:
             return _move_plan(state, demand, steps, bound)
     return None
 
 
 def _pod_sets(candidates: Mapping[str, Sequence[PodDemand]], least: int) -> Iterator[tuple[PodDemand, ...]]:
-    """Sets of pods on one node, small ones first, and not too many."""
+    """Yield sets of pods on one node, the smallest first, up to a limit."""
     tried = 0
     for count in range(least, max(map(len, candidates.values()), default=0) + 1):
         for pods in candidates.values():
@@ -337,7 +336,7 @@ def _pod_sets(candidates: Mapping[str, Sequence[PodDemand]], least: int) -> Iter
 
 
 def _in_turn(scheduler: Scheduler, state: ClusterState, pods: Sequence[PodDemand]) -> Steps | None:
-    """Place the pods one after another where kube-scheduler would; None if one fits nowhere."""
+    """Place the pods one after another as kube-scheduler would; return None if a pod fits nowhere."""
     steps: Steps = []
     for pod in pods:
         choice = scheduler.choose(state, pod)
@@ -355,10 +354,6 @@ def _size(demand: PodDemand) -> tuple[int, int]:
 
 def _move_plan(state: ClusterState, demand: PodDemand, steps: Steps, bound: int) -> MovePlan:
     position = next(index for index, (pod, _) in enumerate(steps) if pod.pod.key == demand.pod.key)
-    moves = tuple(_move(state, pod, node) for pod, node in steps if pod.pod.key != demand.pod.key)
+    moved = [(state.demands[pod.pod.key], node) for pod, node in steps if pod.pod.key != demand.pod.key]
+    moves = tuple(Move(pod.pod.key, tuple(state.held(pod)), pod.pod.spec.node_name, node) for pod, node in moved)
     return MovePlan(steps[position][1], moves, position, bound)
-
-
-def _move(state: ClusterState, demand: PodDemand, node: str) -> Move:
-    before = state.demands[demand.pod.key]
-    return Move(demand.pod.key, tuple(state.held(before)), before.pod.spec.node_name, node)

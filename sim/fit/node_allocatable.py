@@ -1,4 +1,4 @@
-"""Devices that stand for resources of their node: what a pod's claims add to what it asks (KEP-5517).
+"""Devices that map resources of their node, such as CPU and memory: what they add to a pod's requests (KEP-5517).
 
 Source: DynamicResources of kube-scheduler 1.37.1. The gate DRANodeAllocatableResources is alpha; 1.36 has other fields.
 """
@@ -46,11 +46,11 @@ _PAGES: Final = "hugepages-"
 def claim_statuses(
     demand: PodDemand, allocations: Mapping[ClaimKey, AllocationResult], pools: Iterable[Pool]
 ) -> tuple[NodeAllocatableClaimStatus, ...]:
-    """Return what the devices of each claim stand for on a node that sees these pools, by the name of the claim.
+    """Return the node resources that the devices of each claim map, on a node with these pools, sorted by claim.
 
     Raises:
-        AllocationError: a mapping needs an amount that the allocation has not, or a claim has devices here that stand
-            for something, and others elsewhere; both end the attempt for all nodes, as in kube-scheduler.
+        AllocationError: a mapping needs an amount that the allocation lacks, or a claim has devices with mappings here
+            and other devices elsewhere. Both end the attempt for all nodes, as in kube-scheduler.
     """
     candidates = {(pool.id, candidate.device.name): candidate for pool in pools for candidate in pool.candidates}
     devices = {key: candidate.device for key, candidate in candidates.items() if candidate.reachable}
@@ -65,7 +65,7 @@ def claim_statuses(
 
 
 def has_mappings(pools: Iterable[Pool]) -> bool:
-    """Return whether any device of the pools stands for something of its node."""
+    """Return whether any device of the pools maps a resource of its node."""
     return any(
         candidate.reachable and candidate.device.node_allocatable_resources
         for pool in pools
@@ -76,13 +76,13 @@ def has_mappings(pools: Iterable[Pool]) -> bool:
 def refusal_for(
     demand: PodDemand, info: NodeInfo, statuses: tuple[NodeAllocatableClaimStatus, ...], minor: int
 ) -> Refusal | None:
-    """Return why the node has too little for the pod together with its devices; None if it has enough."""
+    """Return why the node has too little for the pod and its devices; None if it has enough."""
     uncovered = next(_uncovered(demand.pod, statuses, minor), None)
     if uncovered is not None:
         return Refusal(DEVICES, (uncovered,))
     total = amounts_of(pod_requests(demand.pod, Counting(minor), statuses))
-    looked = {name: amount for name, amount in total.items() if name in (CPU, MEMORY, STORAGE) or _PAGES in name}
-    short = tuple(each for each in shortages(looked, info) if each.resource in looked)
+    checked = {name: amount for name, amount in total.items() if name in (CPU, MEMORY, STORAGE) or _PAGES in name}
+    short = tuple(shortage for shortage in shortages(checked, info) if shortage.resource in checked)
     return lacking(DEVICES, short)
 
 
@@ -92,9 +92,9 @@ def _require_all(
     devices: Mapping[tuple[PoolID, str], Device],
     elsewhere: AbstractSet[tuple[PoolID, str]],
 ) -> None:
-    """Refuse a claim of which only some devices are here, if one of these stands for something of the node.
+    """Refuse a claim with some devices on this node and some elsewhere, if one of the former maps a node resource.
 
-    `elsewhere` are devices of the node's pools that are for other nodes.
+    `elsewhere` are devices in the pools of this node that belong to other nodes.
     """
     results = [
         (result, devices.get((PoolID(result.driver, result.pool), result.device)))
@@ -154,8 +154,8 @@ def _mapped(
         return mapping.device_multiplier.value if mapping.device_multiplier is not None else None
     if not consumed:
         raise AllocationError(
-            f"claim {key}, device {device}: it consumes no capacity, but {name} of the node follows from its "
-            f"capacity {mapping.capacity_key}",
+            f"claim {key}, device {device}: it consumes no capacity, but its capacity {mapping.capacity_key} maps "
+            f"{name} of the node",
             Reason.INCOMPLETE_CLAIM,
         )
     amount = consumed.get(mapping.capacity_key)
@@ -165,14 +165,14 @@ def _mapped(
 
 
 def _quantity(amount: int | Fraction) -> Quantity:
-    """An exact quantity; what is finer than a billionth is rounded up, as the API server's own are."""
+    """Return the amount as a quantity, rounded up to a billionth like every quantity of the API server."""
     if isinstance(amount, int):
         return Quantity(amount)
     return Quantity(f"{-(-amount.numerator * 10**9 // amount.denominator)}n")
 
 
 def _containers(demand: PodDemand, key: ClaimKey) -> Iterator[str]:
-    """The containers that use the claim, once for each use."""
+    """Yield the containers that use the claim, once per use."""
     names = {entry for entry, claim in demand.entries.items() if claim == key}
     spec = demand.pod.spec
     for container in (*spec.init_containers, *spec.containers):
@@ -182,13 +182,13 @@ def _containers(demand: PodDemand, key: ClaimKey) -> Iterator[str]:
 
 
 def _uncovered(pod: SchedulingPod, statuses: tuple[NodeAllocatableClaimStatus, ...], minor: int) -> Iterator[str]:
-    """Return where requests for the whole pod do not cover its containers and devices, in kube-scheduler's words."""
+    """Yield the pod-level requests that do not cover the containers and devices, in kube-scheduler's words."""
     if not statuses:
         return
-    asked = pod.spec.resources
+    pod_level = pod.spec.resources
     parts = pod_requests(pod, Counting(minor, pod_level=False), statuses)
     overhead = {name: quantity.value for name, quantity in pod.spec.overhead.items()}
-    for name, amount in asked.requests.items():
+    for name, amount in pod_level.requests.items():
         covered = name in (CPU, MEMORY) or name.startswith(_PAGES)
         if covered and name in parts and parts[name] - overhead.get(name, 0) > amount.value:
             yield (
@@ -196,7 +196,7 @@ def _uncovered(pod: SchedulingPod, statuses: tuple[NodeAllocatableClaimStatus, .
                 "and node-allocatable DRA requests"
             )
     limits = container_limits(pod, statuses)
-    for name, limit in asked.limits.items():
+    for name, limit in pod_level.limits.items():
         if name.startswith(_PAGES) and limits.get(name, 0) > limit.value:
             yield (
                 f"pod level limit for {name} is insufficient to cover the aggregated container "
@@ -221,9 +221,9 @@ def _uncovered_containers(pod: SchedulingPod, statuses: tuple[NodeAllocatableCla
 
 def _of_container(status: NodeAllocatableClaimStatus, name: str) -> int | Fraction:
     amount: int | Fraction = sum(
-        each.quantity.value for each in status.mapping if each.name == name and each.quantity is not None
+        mapped.quantity.value for mapped in status.mapping if mapped.name == name and mapped.quantity is not None
     )
     for overhead in status.overhead:
         if overhead.name == name:
-            amount += sum(each.value for each in (overhead.per_pod, overhead.per_container) if each is not None)
+            amount += sum(extra.value for extra in (overhead.per_pod, overhead.per_container) if extra is not None)
     return amount

@@ -1,4 +1,4 @@
-"""Looks at nodes for one pod: the plug-ins in kube-scheduler's order, devices among them."""
+"""Filters nodes for one pod with kube-scheduler's plug-ins, in its order, including DynamicResources."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ NOT_AVAILABLE: Final = "resourceclaim not available on the node"
 
 
 class NodeCheck:
-    """A pod, ready to look at the nodes of one state.
+    """The filters of one pod for the nodes of one state.
 
     Attributes:
-        filters: the plug-ins but for devices.
+        filters: the plug-ins other than DynamicResources.
     """
 
     def __init__(
         self, answers: DeviceAnswers, state: ClusterState, demand: PodDemand, minor: int, *, mappings: bool
     ) -> None:
-        """Look at the pod; with `mappings`, devices count as what they stand for of their node (KEP-5517).
+        """Read the pod; with `mappings`, its devices count against the resources of the node that they map (KEP-5517).
 
         Raises:
             AllocationError: a claim cannot be allocated anywhere.
-            DocumentError: a selector of the pod is none.
+            DocumentError: a selector of the pod is invalid.
         """
         unallocated = [claim for claim in demand.claims if ClaimKey.of(claim) not in state.allocations]
         keys = map(ClaimKey.of, demand.claims)
         self._unallocated = tuple(unallocated)
-        # What is asked of devices, by the extended resources that they stand for on a node.
+        # The device requests, by the extended resources that devices back on a node.
         self._asked: dict[tuple[str, ...], DeviceDemand | None] = {
             (): answers.demand(unallocated) if unallocated else None
         }
@@ -53,16 +53,16 @@ class NodeCheck:
         self._minor = minor
         self._mappings = mappings
         self._fixed = {key: state.allocations[key] for key in keys if key in state.allocations}
-        # Of the fixed ones, those that other pods use.
+        # The fixed claims that other pods use as well.
         self._used = frozenset(key for key in self._fixed if mappings and (key in state.reserved or state.users(key)))
 
     @property
     def wants_devices(self) -> bool:
-        """Return whether devices are asked for on any node."""
+        """Return whether the pod needs devices on any node."""
         return bool(self._unallocated or self._demand.extended)
 
     def at(self, nodes: Iterable[NodeInfo]) -> tuple[dict[str, Refusal], dict[str, Solution | None]]:
-        """Return the nodes that refuse the pod, and the others with the devices for it.
+        """Return the nodes that refuse the pod, and the devices for it on each other node.
 
         Raises:
             AllocationError: the attempt ends for all nodes.
@@ -80,8 +80,8 @@ class NodeCheck:
                 solutions[info.name] = solution
         return refusals, solutions
 
-    def asked(self, info: NodeInfo) -> DeviceDemand | None:
-        """Return what the pod asks of a node's devices; None if nothing."""
+    def device_demand(self, info: NodeInfo) -> DeviceDemand | None:
+        """Return what the pod requests from the devices of a node; None if nothing."""
         extended = backed_here(self._demand.extended, info.allocatable) if self._demand.extended else {}
         key = tuple(sorted(extended))
         if key not in self._asked:
@@ -90,38 +90,38 @@ class NodeCheck:
         return self._asked[key]
 
     def outcomes(self, solution: Solution | None, node: str) -> tuple[Outcome, ...]:
-        """Return what each claim gets on the node that was not allocated before."""
+        """Return the devices on the node for each claim that was not allocated before."""
         info = self._state.nodes[node]
-        devices = self.asked(info)
+        devices = self.device_demand(info)
         if devices is None or solution is None:
             return ()
         return self._answers.outcomes(info.node, devices, solution)
 
     def raw_scores(self, solutions: Mapping[str, Solution | None]) -> dict[str, int]:
-        """Return the raw score of KEP-4816 for each node; empty if the pod asks for no devices."""
+        """Return the raw KEP-4816 score of each node; empty if the pod requests no devices."""
         raws: dict[str, int] = {}
         if self.wants_devices:
             keys = [(claim, ClaimKey.of(claim)) for claim in self._demand.claims]
             before = sum(score_before(claim, self._fixed[key]) for claim, key in keys if key in self._fixed)
             for name, solution in solutions.items():
-                devices = self.asked(self._state.nodes[name])
+                devices = self.device_demand(self._state.nodes[name])
                 raws[name] = before
                 if devices is not None and solution is not None:
                     raws[name] += self._answers.raw_score(devices, solution)
         return raws
 
     def _solution(self, info: NodeInfo) -> Solution | Refusal | None:
-        """The devices for the pod's claims; kube-scheduler looks for those before it minds where the others are."""
-        here = {
-            key: each
-            for key, each in self._fixed.items()
-            if each.node_selector is None or selects(each.node_selector, info.node)
+        """Return the devices for the pod's unallocated claims, or why the node is refused."""
+        available = {
+            key: allocation
+            for key, allocation in self._fixed.items()
+            if allocation.node_selector is None or selects(allocation.node_selector, info.node)
         }
-        refusal = self._shared(here, info)
+        refusal = self._shared(available, info)
         if refusal is not None:
             return refusal
-        devices_here: Solution | None = None
-        devices = self.asked(info)
+        chosen: Solution | None = None
+        devices = self.device_demand(info)
         if devices is not None:
             solution = self._answers.solution(info.node, devices, self._state.holdings)
             refusal = device_refusal(solution)
@@ -129,31 +129,33 @@ class NodeCheck:
                 return refusal
             if isinstance(solution, AllocationError):
                 raise solution
-            devices_here = solution
-        refusal = self._overbooked(devices_here, info)
+            chosen = solution
+        refusal = self._overbooked(chosen, info)
         if refusal is not None:
             return refusal
-        if len(here) < len(self._fixed):
+        # kube-scheduler allocates first and only then checks whether the allocated claims are available here, so a
+        # node that fails both reports the allocation.
+        if len(available) < len(self._fixed):
             return Refusal(DEVICES, (NOT_AVAILABLE,), hopeless=False)
-        return devices_here
+        return chosen
 
-    def _shared(self, here: Mapping[ClaimKey, AllocationResult], info: NodeInfo) -> Refusal | None:
-        """Refuse a node where the pod would share a claim that stands for something of the node."""
-        for key in here.keys() & self._used:
-            statuses = claim_statuses(self._demand, {key: here[key]}, self._answers.view(info.node).pools)
+    def _shared(self, allocations: Mapping[ClaimKey, AllocationResult], info: NodeInfo) -> Refusal | None:
+        """Refuse a node where the pod would share a claim whose devices map resources of the node."""
+        for key in allocations.keys() & self._used:
+            statuses = claim_statuses(self._demand, {key: allocations[key]}, self._answers.view(info.node).pools)
             if any(status.mapping for status in statuses):
                 return Refusal(DEVICES, (SHARED_MAPPING.format(key.name),))
         return None
 
     def _overbooked(self, solution: Solution | None, info: NodeInfo) -> Refusal | None:
-        """Refuse a node that has too little for the pod and for what its devices stand for (KEP-5517)."""
+        """Refuse a node that has too little for the pod and the resources that its devices map (KEP-5517)."""
         if not self._mappings or not self._demand.claims:
             return None
         pools = self._answers.view(info.node).pools
         if not has_mappings(pools):
             return None
         allocations = dict(self._fixed)
-        devices = self.asked(info)
+        devices = self.device_demand(info)
         if devices is not None and solution is not None:
             for outcome in self._answers.outcomes(info.node, devices, solution):
                 if outcome.allocation is not None:

@@ -1,11 +1,11 @@
-"""Says of each node whether pods of one kind fit there and how well, and ranks all nodes for pods of one class.
+"""Remembers whether and how well pods of one kind fit on each node, and ranks the nodes for pods of one class.
 
-A kind is what one node decides by itself: its labels and taints, ports, resources and devices. Nodes of which the same
-is to be said share an entry, so that few entries stand for thousands of nodes (kube-scheduler's equivalence classes);
-only nodes that have changed are looked at again. A class is pods of one kind that spread alike. Nodes with the same
-entry and the same part in the spread have the same score, so they are ranked as one group, and a pod that is placed
-moves one node to another group. What the answers are is said by `Scheduler.place`, which looks at every node for every
-pod; a test compares the two.
+Pods of one kind ask the same of a single node: labels and taints, ports, resources and devices. Nodes with the same
+answer share an entry, so a few entries cover thousands of nodes, and only nodes that changed are evaluated again. Pods
+of one class are of one kind and are spread in the same way. Nodes with the same entry and the same part in the spread
+have the same score, so they are ranked as one group; placing a pod moves one node to another group.
+
+`Scheduler.place` evaluates every node for every pod and defines the right answer; a test compares the two.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CANNOT_ALLOCATE: Final = "cannot allocate all claims"
 
 
 def device_refusal(solution: Solution | AllocationError) -> Refusal | None:
-    """Return why DynamicResources refuses a node; None if there are devices for the claims, or the attempt ends."""
+    """Return why DynamicResources refuses a node; None if the claims fit, or if the error ends the whole attempt."""
     if isinstance(solution, AllocationError):
         if solution.scope == "fatal":
             return None
@@ -42,14 +42,14 @@ def device_refusal(solution: Solution | AllocationError) -> Refusal | None:
 
 
 class FittingNode(NamedTuple):
-    """A node that a pod fits on, with the raw scores of the plug-ins that ask one node alone.
+    """A node that fits a pod, with the raw scores of the plug-ins that score a node by itself.
 
     Attributes:
-        taints: how many taints the pod would rather avoid.
-        preference: the weight of the preferred node affinity that holds.
-        least_allocated: how much would be left.
-        balanced: how even the use of cpu and memory would be.
-        devices: the raw score of KEP-4816.
+        taints: the number of PreferNoSchedule taints that the pod does not tolerate.
+        preference: the total weight of the preferred node affinity terms that match.
+        least_allocated: the score for what would be left.
+        balanced: the score for how evenly CPU and memory would be used.
+        devices: the raw KEP-4816 score.
     """
 
     taints: int
@@ -63,8 +63,8 @@ class RefusingNode(NamedTuple):
     """A node that refuses a pod.
 
     Attributes:
-        refusal: why.
-        devices: what the devices lack depends on this, if it is for them; None if it is not.
+        refusal: the reason.
+        devices: everything that the missing devices depend on; None if another plug-in refuses the pod.
     """
 
     refusal: Refusal
@@ -72,14 +72,14 @@ class RefusingNode(NamedTuple):
 
 
 class FatalNode(NamedTuple):
-    """A node on which the attempt ends for all nodes."""
+    """A node with an error that ends the attempt for all nodes."""
 
 
 NodeEntry: TypeAlias = FittingNode | RefusingNode | FatalNode
 
 
 class _Lasting(NamedTuple):
-    """The part of an entry that lasts, whichever pods there are."""
+    """The part of an entry that depends only on the node, not on its pods."""
 
     early: Refusal | None
     late: Refusal | None
@@ -88,7 +88,7 @@ class _Lasting(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """The number of an entry, and what it was found out for."""
+    """The number of an entry, and the state of the node that it belongs to."""
 
     info: NodeInfo
     pools: tuple[PoolState, ...]
@@ -96,15 +96,15 @@ class _Known(NamedTuple):
 
 
 class NodeTable:
-    """The nodes as pods of one kind see them.
+    """Whether and how well pods of one kind fit on each node.
 
     Attributes:
-        entries: what is said of nodes, by number.
-        asks_nothing: whether the pods ask for neither cpu nor memory, so that balance says nothing.
+        entries: the distinct answers; a node refers to one by its number.
+        asks_nothing: whether the pods request neither CPU nor memory, so that balance is not scored.
     """
 
     def __init__(self, pod: SchedulingPod, demand: DeviceDemand | None, devices: DeviceAnswers, minor: int) -> None:
-        """Get ready for pods like this one, whose claims ask for `demand`; None if they have none to allocate."""
+        """Prepare for pods like this one with the device requests `demand`; None if they have no claim to allocate."""
         resources = ResourceScore.of(pod, minor)
         self.entries: list[NodeEntry] = []
         self.asks_nothing = resources.asks_nothing
@@ -119,24 +119,24 @@ class NodeTable:
 
     @property
     def demand(self) -> DeviceDemand | None:
-        """Return what the claims ask for."""
+        """Return the device requests of the claims."""
         return self._demand
 
     def entry(self, state: ClusterState, info: NodeInfo) -> int:
-        """Return the number of the node's entry as it is in this state."""
+        """Return the number of the node's entry in this state."""
         pools = self._devices.states(info.node, state.holdings) if self._demand is not None else ()
         known = self._known.get(info.name)
         if known is not None and known.info is info and known.pools == pools:
             return known.number
-        entry = self._look(state, info, pools)
+        entry = self._evaluate(state, info, pools)
         number = self._numbers.setdefault(entry, len(self.entries))
         if number == len(self.entries):
             self.entries.append(entry)
         self._known[info.name] = _Known(info, pools, number)
         return number
 
-    def _look(self, state: ClusterState, info: NodeInfo, pools: tuple[PoolState, ...]) -> NodeEntry:
-        lasting = self._lasting.get(info.name) or self._last(info)
+    def _evaluate(self, state: ClusterState, info: NodeInfo, pools: tuple[PoolState, ...]) -> NodeEntry:
+        lasting = self._lasting.get(info.name) or self._evaluate_node(info)
         refusal = lasting.early or self._filters.passing_refusal(info)
         if refusal is not None:
             return RefusingNode(refusal, None)
@@ -156,7 +156,7 @@ class NodeTable:
         least_allocated = self._resources.least_allocated(info)
         return FittingNode(lasting.taints, lasting.preference, least_allocated, balanced, raw)
 
-    def _last(self, info: NodeInfo) -> _Lasting:
+    def _evaluate_node(self, info: NodeInfo) -> _Lasting:
         node = info.node
         early, late = self._filters.lasting_refusal(node), self._filters.late_refusal(node)
         lasting = _Lasting(early, late, disliked_taints(node, self._pod), preference(self._pod, node))
@@ -169,12 +169,12 @@ _Key: TypeAlias = tuple[int, SpreadPart | None]
 
 
 class RefusedNodes(NamedTuple):
-    """Nodes that refuse a pod in the same words and for the same numbers.
+    """Nodes that refuse a pod for the same reason, with the same numbers.
 
     Attributes:
-        refused: why.
-        first: the first of them.
-        size: how many they are.
+        refused: the reason.
+        first: the first of these nodes.
+        size: the number of nodes.
     """
 
     refused: RefusingNode
@@ -183,13 +183,13 @@ class RefusedNodes(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The nodes that a pod may go to.
+    """The nodes that kube-scheduler may choose for a pod.
 
     Attributes:
-        feasible: how many nodes it fits on.
-        total: the greatest score; 0 if there is one node, which is not scored.
-        tied: how many have it.
-        first: the first of these, in the order of the nodes; `SHOWN` at most.
+        feasible: how many nodes fit.
+        total: the highest score; 0 if only one node fits, which is not scored.
+        tied: how many nodes have it.
+        first: the first of these, in the order of the nodes, at most `SHOWN`.
     """
 
     feasible: int
@@ -202,7 +202,7 @@ SHOWN: Final = 5
 
 
 class _Group:
-    """Nodes that stand alike, of which the first can be had at once."""
+    """Nodes with the same score. Names that left stay in the heap until `first` pops them."""
 
     __slots__ = ("_heap", "members")
 
@@ -215,22 +215,22 @@ class _Group:
         heapq.heappush(self._heap, (place, name))
 
     def first(self, count: int = 1) -> list[tuple[int, str]]:
-        """Return the first of them; those that are gone are forgotten on the way."""
-        found: list[tuple[int, str]] = []
-        while self._heap and len(found) < count:
-            each = heapq.heappop(self._heap)
-            if each[1] in self.members and (not found or found[-1] != each):
-                found.append(each)
-        for each in found:
-            heapq.heappush(self._heap, each)
-        return found
+        """Return the first members; drop names that left on the way, and repeated ones."""
+        first: list[tuple[int, str]] = []
+        while self._heap and len(first) < count:
+            entry = heapq.heappop(self._heap)
+            if entry[1] in self.members and (not first or first[-1] != entry):
+                first.append(entry)
+        for entry in first:
+            heapq.heappush(self._heap, entry)
+        return first
 
 
 class NodeRanking:
-    """The nodes in groups, as pods of one class see them."""
+    """The nodes in groups of equal score, for pods of one class."""
 
     def __init__(self, info: PodInfo, table: NodeTable, tally: SpreadTally | None, devices: DeviceAnswers) -> None:
-        """Start without nodes; `tally` is None if nothing is spread."""
+        """Start without nodes; `tally` is None if the pods are not spread."""
         self._info = info
         self._table = table
         self._tally = tally
@@ -243,9 +243,9 @@ class NodeRanking:
         self._concerned: set[str] = set()
 
     def follow(self, state: ClusterState) -> bool:
-        """Come to a state; return False if more decides there than the groups say.
+        """Update the groups to a state; return False if the groups cannot answer there.
 
-        So it is where a term of a bound pod's affinity means pods of this class, and where an attempt ends early.
+        They cannot if an affinity term of a bound pod selects pods of this class, or if an error ends the attempt.
         """
         changed = self._changed(state)
         if any(name not in self._places for name in changed):
@@ -259,14 +259,14 @@ class NodeRanking:
         )
 
     def best(self) -> Best | None:
-        """Return the nodes that a pod may go to; None if it fits nowhere."""
+        """Return the nodes that kube-scheduler may choose; None if the pod fits nowhere."""
         fitting = {key: entry for key in self._groups if isinstance(entry := self._table.entries[key[0]], FittingNode)}
         if not fitting:
             return None
         totals = self._totals(fitting)
         most = max(totals.values())
         winners = [self._groups[key] for key, total in totals.items() if total == most]
-        first = heapq.nsmallest(SHOWN, (each for group in winners for each in group.first(SHOWN)))
+        first = heapq.nsmallest(SHOWN, (entry for group in winners for entry in group.first(SHOWN)))
         feasible = sum(len(self._groups[key].members) for key in fitting)
         return Best(
             feasible,
@@ -276,17 +276,17 @@ class NodeRanking:
         )
 
     def refused(self) -> list[RefusedNodes]:
-        """Return the nodes that refuse a pod, those of the first node first."""
+        """Return the groups of nodes that refuse a pod, in the order of their first nodes."""
         refused = []
         for (number, _), group in self._groups.items():
             entry = self._table.entries[number]
             if isinstance(entry, RefusingNode):
                 place, name = group.first()[0]
                 refused.append((place, RefusedNodes(entry, name, len(group.members))))
-        return [each for _, each in sorted(refused, key=lambda pair: pair[0])]
+        return [nodes for _, nodes in sorted(refused, key=lambda pair: pair[0])]
 
     def _changed(self, state: ClusterState) -> set[str]:
-        """Return the nodes of which something else may have to be said, of other clusters too."""
+        """Return the nodes whose entry may have changed; all nodes if the states belong to different clusters."""
         nodes = state.nodes.differing(self._nodes)
         pools = state.holdings.states.differing(self._pools)
         if nodes is None or pools is None:
@@ -319,7 +319,7 @@ class NodeRanking:
         return self._table.entry(state, info), self._tally.part(info) if self._tally is not None else None
 
     def _totals(self, fitting: Mapping[_Key, FittingNode]) -> dict[_Key, int]:
-        """The weighted scores of the groups, as `scores.totals` has them of single nodes."""
+        """Return the weighted scores of the groups, as `scores.totals` does for single nodes."""
         tables: dict[str, Mapping[_Key, int]] = {
             "TaintToleration": normalized({key: entry.taints for key, entry in fitting.items()}, reverse=True),
             "NodeResourcesFit": {key: entry.least_allocated for key, entry in fitting.items()},

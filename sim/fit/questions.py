@@ -1,4 +1,4 @@
-"""Questions to a cluster, answered one pod after another, with notes on what the answer does not know."""
+"""Places pods on a cluster one after another, with notes on what the answers do not cover."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import PodAffinity, PodAffinityTerm, SchedulingPod
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-# Below this kube-scheduler looks at all nodes.
+# `minFeasibleNodesToFind` and `minFeasibleNodesPercentageToFind` of kube-scheduler: in smaller clusters it looks at all
+# nodes, and never at a smaller share of them.
 _ALWAYS_ALL: Final = 100
 _LEAST_PERCENT: Final = 5
 # Without these no claim can be allocated.
@@ -28,38 +29,38 @@ _PLURALS: Final = {"ResourceSlice": "resourceslices", "DeviceClass": "deviceclas
 
 
 def cluster_notes(dump: ClusterDump) -> Iterator[str]:
-    """Return what the documents lack for whole answers, one sentence each."""
-    known = {node.metadata.name for node in dump.nodes}
-    lost = sorted({pod.spec.node_name for pod in dump.pods if pod.spec.node_name} - known)
-    if lost:
-        nodes = number_of(len(lost), "node")
-        yield f"pods on {nodes} that the documents lack are not counted: {_listed(lost)}"
+    """Yield what the documents lack for complete answers, one sentence each."""
+    node_names = {node.metadata.name for node in dump.nodes}
+    missing_nodes = sorted({pod.spec.node_name for pod in dump.pods if pod.spec.node_name} - node_names)
+    if missing_nodes:
+        nodes = number_of(len(missing_nodes), "node")
+        yield f"pods on {nodes} without a Node document are not counted: {_listed(missing_nodes)}"
     missing = [kind for kind in _PLURALS if kind not in dump.kinds]
     if missing and any(pod.spec.resource_claims for pod in dump.pods):
         plurals = ",".join(_PLURALS[kind] for kind in missing)
         yield (
-            f"the documents have no {' and no '.join(missing)}, so no claim can be allocated; add what "
-            f"kubectl get {plurals} -o yaml prints"
+            f"the documents have no {' and no '.join(missing)}, so no claim can be allocated; add the output of "
+            f"kubectl get {plurals} -o yaml"
         )
     nominated = sorted(pod.key for pod in dump.waiting if pod.status.nominated_node_name)
     if nominated:
-        yield f"kube-scheduler reserves room for {_listed(nominated)}, which preempted others; dranode does not"
+        yield f"kube-scheduler reserves room for {_listed(nominated)}, which preempted other pods; dranode does not"
 
 
 def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterator[str]:
-    """Return what one answer does not rest on, one sentence each."""
+    """Yield what the answer for one pod does not cover, one sentence each."""
     pod = demand.pod
     if pod.spec.scheduler_name not in ("", DEFAULT_SCHEDULER):
         yield f"its scheduler is {pod.spec.scheduler_name}; this is what kube-scheduler's default profile would do"
-    volumes = [each.name for each in pod.spec.volumes if each.placed]
+    volumes = [volume.name for volume in pod.spec.volumes if volume.placed]
     if volumes:
         yield f"its volumes may rule out nodes, but are not checked: {_listed(volumes)}"
     if pod.spec.scheduling_group is not None:
-        yield "kube-scheduler places the pods of its PodGroup together; here it is placed alone"
+        yield "kube-scheduler places the pods of its PodGroup together; dranode places it alone"
     if pod.spec.runtime_class_name and not pod.metadata.uid:
         yield (
-            f"RuntimeClass {pod.spec.runtime_class_name} is not read: what it adds to a pod (overhead, node selector, "
-            "tolerations) counts only if the pod's document already has it"
+            f"RuntimeClass {pod.spec.runtime_class_name} is not read: its overhead, node selector and tolerations "
+            "count only if the pod's document already has them"
         )
     if pod.spec.priority_class_name and pod.spec.priority is None:
         yield f"PriorityClass {pod.spec.priority_class_name} is not in the documents, so the priority counts as 0"
@@ -74,7 +75,7 @@ def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterat
     most = nodes_to_find(len(dump.nodes))
     if feasible > most:
         yield (
-            f"{feasible} nodes fit, but kube-scheduler scores only the first {most} that it finds; it may miss the best"
+            f"{feasible} nodes fit, but kube-scheduler scores only the first {most} that it finds and may miss the best"
         )
 
 
@@ -83,8 +84,8 @@ def _preemption(dump: ClusterDump, pod: SchedulingPod, choice: PodChoice) -> Ite
     helps = any(not group.hopeless for group in choice.groups)
     if helps and least is not None and least < pod.priority and pod.spec.preemption_policy != "Never":
         yield (
-            "kube-scheduler may preempt less important pods to make room for it; dranode does not, but --evict shows "
-            "which pods could go"
+            "kube-scheduler may preempt pods of lower priority to make room for it; dranode does not, but --evict "
+            "shows which pods could be evicted"
         )
 
 
@@ -96,12 +97,12 @@ def _images(dump: ClusterDump, pod: SchedulingPod) -> Iterator[str]:
         if 0 < count < len(dump.nodes):
             yield (
                 f"kube-scheduler may prefer the {count} of {len(dump.nodes)} nodes that have its image {image}; "
-                "here ImageLocality scores 0"
+                "dranode scores ImageLocality as 0"
             )
 
 
 def nodes_to_find(nodes: int) -> int:
-    """After how many nodes that fit kube-scheduler stops looking (`percentageOfNodesToScore` of 0)."""
+    """Return how many nodes that fit kube-scheduler looks for at most, if `percentageOfNodesToScore` is 0."""
     if nodes < _ALWAYS_ALL:
         return nodes
     percent = max(50 - nodes // 125, _LEAST_PERCENT)
@@ -142,10 +143,10 @@ class PodAnswer:
     """The answer about a pod.
 
     Attributes:
-        demand: the pod.
-        before: the cluster as the pod met it.
-        choice: where it would go.
-        notes: what the answer does not rest on.
+        demand: the pod and its claims.
+        before: the cluster before the pod is placed.
+        choice: its node, or why there is none.
+        notes: what the answer does not cover.
     """
 
     demand: PodDemand
@@ -156,25 +157,25 @@ class PodAnswer:
 
     @property
     def placement(self) -> Placement:
-        """The same with all nodes, which are looked at for it one by one, each time."""
+        """The answer with all nodes; every access evaluates each node again."""
         placement = self._scheduler.place(self.before, self.demand)
         return replace(placement, outcomes=self.choice.outcomes)
 
     def refusals(self, placement: Placement) -> list[tuple[RefusalGroup, tuple[str, ...]]]:
-        """The nodes that refuse the pod in its placement, in groups with their names, the nearest first."""
+        """Return the groups of nodes that refuse the pod in its placement, with their names, the nearest first."""
         cases = self._scheduler.cases(self.before, self.demand, placement.refusals)
         return [(group, tuple(case.node for case in members)) for group, members in refusal_groups(cases)]
 
 
 @dataclass(frozen=True)
 class ClusterQuestions:
-    """A cluster that answers.
+    """A cluster on which pods can be placed.
 
     Attributes:
         dump: its documents.
-        state: as it is now.
+        state: its current state.
         features: the release and the gates.
-        new_share_id: makes the ids of shares.
+        new_share_id: generates the ids of shares.
     """
 
     dump: ClusterDump
@@ -184,10 +185,10 @@ class ClusterQuestions:
 
     @classmethod
     def of(cls, dump: ClusterDump, features: Features, new_share_id: Callable[[], str]) -> ClusterQuestions:
-        """Get ready to answer as a release does.
+        """Prepare to answer as this release would.
 
         Raises:
-            DocumentError: there is no node, or a selector of a pod is none.
+            DocumentError: there is no node, or a selector of a pod is invalid.
         """
         if not dump.nodes:
             raise DocumentError("the documents have no Node, so no pod can fit")
@@ -196,11 +197,11 @@ class ClusterQuestions:
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """Return what answers."""
+        """Return the scheduler for the slices of the cluster."""
         return self.with_slices(self.dump.slices)
 
     def with_slices(self, slices: Iterable[ResourceSlice]) -> Scheduler:
-        """Return what would answer if these were the slices."""
+        """Return the scheduler for other slices."""
         dump = self.dump
         allocator = Allocator(
             slices,
@@ -208,15 +209,15 @@ class ClusterQuestions:
             self.features,
             new_share_id=self.new_share_id,
             rules=dump.rules,
-            claims=dump.asked,
+            claims=dump.device_claims,
         )
         return Scheduler(allocator)
 
     def selected(self, names: Sequence[str]) -> tuple[SchedulingPod, ...]:
-        """Return the pods of these names, `<namespace>/<name>` or a name alone; without names, all that wait.
+        """Return the pods with these names (`<namespace>/<name>` or only `<name>`); without names, all waiting pods.
 
         Raises:
-            DocumentError: there is no such pod, there are several, or none waits.
+            DocumentError: a name fits no pod or several, or no pod waits.
         """
         if names:
             return tuple(_named_pod(name, self.dump.pods) for name in names)
@@ -226,7 +227,7 @@ class ClusterQuestions:
         return waiting
 
     def answers(self, pods: Sequence[SchedulingPod]) -> Iterator[PodAnswer]:
-        """Place pod by pod, each with what those before it have left."""
+        """Place the pods one after another, each on what the earlier ones left."""
         state = self.state
         for pod in pods:
             answer = self.answer(state, demand_of(pod, self.dump, self.features))
@@ -234,7 +235,7 @@ class ClusterQuestions:
             state = self.after(answer)
 
     def after(self, answer: PodAnswer) -> ClusterState:
-        """Return the cluster as the pod leaves it: with the pod, if it fits."""
+        """Return the cluster after the answer: with the pod on its node, if it fits."""
         choice = answer.choice
         if choice.node is None:
             return answer.before
@@ -247,11 +248,11 @@ class ClusterQuestions:
 
 
 def _named_pod(name: str, pods: Sequence[SchedulingPod]) -> SchedulingPod:
-    found = [pod for pod in pods if name in (pod.key, pod.metadata.name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    matching = [pod for pod in pods if name in (pod.key, pod.metadata.name)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
         raise DocumentError(
-            f"{len(found)} pods are called {name}: {', '.join(pod.key for pod in found)}; give the full name of one"
+            f"{len(matching)} pods are called {name}: {', '.join(pod.key for pod in matching)}; add the namespace"
         )
     raise DocumentError(f"the documents have no pod {name} that waits or runs")

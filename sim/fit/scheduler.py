@@ -1,7 +1,7 @@
-"""Places a pod as kube-scheduler would, or says why nowhere: its filters, scores, and the claims' devices.
+"""Places a pod as kube-scheduler would, with its filters, its scores and the devices of the claims.
 
-Source: kube-scheduler 1.36.4 and 1.37.1; what keeps a pod from every node comes first (PreFilter of NodeAffinity and
-DynamicResources, in this order).
+Source: kube-scheduler 1.36.4 and 1.37.1. Reasons to refuse the pod for all nodes come first: PreFilter of NodeAffinity,
+then of DynamicResources.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final, TypeVar
 
 import msgspec
@@ -31,29 +32,11 @@ from dranode.sim.fit.node_allocatable import MAPPINGS_SINCE, claim_statuses
 from dranode.sim.fit.node_check import NodeCheck
 from dranode.sim.fit.node_table import NodeRanking, NodeTable, RefusedNodes
 from dranode.sim.fit.state import ClusterState
-from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.filters import CONTRADICTION, Refusal
 from dranode.sim.scheduler.node_rules import named_nodes
 from dranode.sim.scheduler.scores import DEVICES, best, totals
 from dranode.sim.scheduler.snapshot import PodInfo
 from dranode.sim.scheduler.spread import SpreadConstraint, SpreadTally, preferred_spread, requires_spread
-
-
-def refused_everywhere(
-    pod: SchedulingPod, claims: Iterable[ResourceClaim], classes: Collection[str], features: Features
-) -> str:
-    """Return why no node is looked at, in kube-scheduler's words; empty if they are.
-
-    Args:
-        pod: the pod.
-        claims: those of its claims that are not allocated.
-        classes: the names of all DeviceClasses.
-        features: the gates.
-    """
-    named = named_nodes(pod)
-    if named is not None and not named:
-        return CONTRADICTION
-    return next((problem for claim in claims for problem in _problems(claim, classes, features)), "")
 
 
 def _problems(claim: ResourceClaim, classes: Collection[str], features: Features) -> Iterator[str]:
@@ -67,7 +50,7 @@ def _problems(claim: ResourceClaim, classes: Collection[str], features: Features
 
 
 def _classes(request: DeviceRequest) -> Iterator[tuple[str, str]]:
-    """Yield the class of the request or of each alternative, by its name."""
+    """Yield the request with its class, or each alternative with its own."""
     if request.exactly is not None:
         yield request.name, request.exactly.device_class_name
     else:
@@ -77,27 +60,27 @@ def _classes(request: DeviceRequest) -> Iterator[tuple[str, str]]:
 
 T = TypeVar("T")
 
-# So many nodes are kept in all classes together, some hundreds of MiB; the class that was asked for longest ago goes.
+# All rankings together keep at most so many nodes, some hundreds of MiB; the least recently used ranking is dropped.
 _MOST_NODES: Final = 500_000
 _LEAST_CLASSES: Final = 16
 
 
 class NodeRankings:
-    """The classes of pods that were asked for."""
+    """The rankings of nodes for the classes of pods that were placed lately."""
 
     def __init__(self, devices: DeviceAnswers, minor: int) -> None:
-        """Start without any."""
+        """Start without a ranking."""
         self._devices = devices
         self._minor = minor
         self._tables: OrderedDict[Hashable, NodeTable] = OrderedDict()
         self._rankings: OrderedDict[Hashable, tuple[NodeTable, NodeRanking]] = OrderedDict()
 
     def choice(self, state: ClusterState, demand: PodDemand) -> PodChoice | None:
-        """Choose a node; None for pods of which more decides than what is kept.
+        """Choose a node; None if a ranking cannot answer for this pod.
 
         Raises:
             AllocationError: a claim cannot be allocated anywhere.
-            DocumentError: a selector of the pod is none.
+            DocumentError: a selector of the pod is invalid.
         """
         if _is_tied_to_others(state, demand):
             return None
@@ -106,7 +89,7 @@ class NodeRankings:
             return None
         best = ranking.best()
         if best is None:
-            cases = (self._case(state, table, each) for each in ranking.refused())
+            cases = (self._case(state, table, nodes) for nodes in ranking.refused())
             return no_choice(demand.pod.key, "", cases, len(state.nodes))
         return PodChoice(
             demand.pod.key, best.first[0], best, outcomes=self._outcomes(state, demand, table, best.first[0])
@@ -114,9 +97,13 @@ class NodeRankings:
 
     def _ranking(self, state: ClusterState, demand: PodDemand) -> tuple[NodeTable, NodeRanking]:
         devices = self._devices.demand(demand.claims) if demand.claims else None
-        constraints, own = preferred_spread(demand.pod, state.snapshot)
+        constraints, sets_constraints = preferred_spread(demand.pod, state.snapshot)
         kind = _kind(demand.info, devices)
-        key = (kind, _spread(demand.info, constraints, own=own), _relations(state, demand.info))
+        key = (
+            kind,
+            _spread(demand.info, constraints, sets_constraints=sets_constraints),
+            _relations(state, demand.info),
+        )
         most = max(_LEAST_CLASSES, _MOST_NODES // max(len(state.nodes), 1))
         known = self._rankings.get(key)
         if known is None:
@@ -124,7 +111,7 @@ class NodeRankings:
             if table is None:
                 table = NodeTable(demand.pod, devices, self._devices, self._minor)
                 _keep(self._tables, kind, table, most)
-            tally = SpreadTally(demand.pod, constraints, own=own) if constraints else None
+            tally = SpreadTally(demand.pod, constraints, own=sets_constraints) if constraints else None
             known = (table, NodeRanking(demand.info, table, tally, self._devices))
         _keep(self._rankings, key, known, most)
         return known
@@ -147,9 +134,9 @@ class NodeRankings:
 
 
 def _is_tied_to_others(state: ClusterState, demand: PodDemand) -> bool:
-    """Return whether more decides about the pod than nodes by themselves and what spreads it.
+    """Return whether a ranking cannot answer for the pod.
 
-    So it is with affinity to other pods, required spread, claims that are allocated already, and extended resources.
+    That is so with affinity to other pods, required spread, allocated claims, and extended resources.
     """
     return bool(
         not demand.info.terms.none
@@ -160,12 +147,14 @@ def _is_tied_to_others(state: ClusterState, demand: PodDemand) -> bool:
 
 
 def _kind(info: PodInfo, devices: DeviceDemand | None) -> Hashable:
-    """Return what is equal for pods of one kind: all of a pod that one node asks for."""
+    """Return a value that is equal for pods of one kind: everything in the pod that a single node is checked for."""
     spec = msgspec.structs.replace(
         info.pod.spec,
         node_name="",
-        containers=tuple(msgspec.structs.replace(each, image="") for each in info.pod.spec.containers),
-        init_containers=tuple(msgspec.structs.replace(each, image="") for each in info.pod.spec.init_containers),
+        containers=tuple(msgspec.structs.replace(container, image="") for container in info.pod.spec.containers),
+        init_containers=tuple(
+            msgspec.structs.replace(container, image="") for container in info.pod.spec.init_containers
+        ),
         resource_claims=(),
         volumes=(),
         priority=None,
@@ -175,30 +164,30 @@ def _kind(info: PodInfo, devices: DeviceDemand | None) -> Hashable:
     return encode_json(spec), tuple(info.requests.items()), devices.key if devices is not None else None
 
 
-def _spread(info: PodInfo, constraints: tuple[SpreadConstraint, ...], *, own: bool) -> Hashable:
-    """Return what is equal for pods that are spread alike."""
+def _spread(info: PodInfo, constraints: tuple[SpreadConstraint, ...], *, sets_constraints: bool) -> Hashable:
+    """Return a value that is equal for pods that are spread in the same way."""
     if not constraints:
         return None
-    return info.pod.metadata.namespace, own, tuple(constraint.key for constraint in constraints)
+    return info.pod.metadata.namespace, sets_constraints, tuple(constraint.key for constraint in constraints)
 
 
 def _relations(state: ClusterState, info: PodInfo) -> Hashable:
-    """Return what terms of other pods see of a pod; nothing where no pod has any."""
+    """Return what affinity terms of other pods match: namespace and labels; None if no pod has such terms."""
     if not state.snapshot.with_terms:
         return None
     metadata = info.pod.metadata
     return metadata.namespace, tuple(sorted(metadata.labels.items()))
 
 
-def _keep(kept: OrderedDict[Hashable, T], key: Hashable, value: T, most: int) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    while len(kept) > most:
-        kept.popitem(last=False)
+def _keep(cache: OrderedDict[Hashable, T], key: Hashable, value: T, most: int) -> None:
+    cache[key] = value
+    cache.move_to_end(key)
+    while len(cache) > most:
+        cache.popitem(last=False)
 
 
 class Scheduler:
-    """kube-scheduler's answers for states of one cluster; it keeps only what it need not find out twice."""
+    """Answers as kube-scheduler would for states of one cluster. It caches results, but has no other state."""
 
     def __init__(self, allocator: Allocator) -> None:
         """Answer as the allocator's release does."""
@@ -206,14 +195,14 @@ class Scheduler:
         self._mappings = allocator.features.node_allocatable_resources
         if self._mappings and self._minor < MAPPINGS_SINCE:
             raise UsageError(
-                f"DRANodeAllocatableResources is simulated since 1.{MAPPINGS_SINCE}; before, it had other fields"
+                f"DRANodeAllocatableResources can be simulated from 1.{MAPPINGS_SINCE}; older releases use other fields"
             )
         self._allocator = allocator
         self._devices = DeviceAnswers(allocator)
         self._rankings = NodeRankings(self._devices, self._minor)
 
     def choose(self, state: ClusterState, demand: PodDemand) -> PodChoice:
-        """Choose a node for a pod: what `place` says, and much faster where many pods are alike."""
+        """Choose a node for a pod: the same as `place`, but much faster if many pods are alike."""
         problem = obstacle(demand, state)
         if problem:
             return no_choice(demand.pod.key, problem, (), len(state.nodes))
@@ -233,7 +222,7 @@ class Scheduler:
         return choice
 
     def cases(self, state: ClusterState, demand: PodDemand, refusals: Mapping[str, Refusal]) -> Iterator[RefusalCase]:
-        """Yield the nodes that refuse a pod, with what the devices lack of those that refuse it for them."""
+        """Yield the nodes that refuse a pod, with the missing devices where DynamicResources refuses it."""
         check: NodeCheck | None = None
         for name, refusal in refusals.items():
             if refusal.plugin == DEVICES:
@@ -243,7 +232,7 @@ class Scheduler:
                 yield RefusalCase(refusal, None, name)
 
     def place(self, state: ClusterState, demand: PodDemand) -> Placement:
-        """Find a node for a pod."""
+        """Evaluate every node for a pod and choose one."""
         problem = obstacle(demand, state)
         if problem:
             return Placement(demand.pod.key, None, problem=problem)
@@ -261,7 +250,8 @@ class Scheduler:
         devices = check.raw_scores(solutions)
         scores = totals(demand.info, state.snapshot, feasible, devices, self._minor) if len(feasible) > 1 else ()
         tied = best(scores) if scores else (feasible[0].name,)
-        # kube-scheduler tries again, so that one of several will do.
+        # If binding fails, kube-scheduler schedules the pod again and may draw another node, so one that works is
+        # enough.
         node = next((name for name in tied if self._can_be_bound(state, demand, name)), None)
         if node is None:
             return Placement(demand.pod.key, None, tied, scores, problem=NOT_BOUND.format(demand.pod.key))
@@ -269,7 +259,7 @@ class Scheduler:
         return Placement(demand.pod.key, node, tied, scores, refusals, outcomes=outcomes, devices=devices)
 
     def fits(self, state: ClusterState, demand: PodDemand, nodes: Iterable[str]) -> dict[str, tuple[Outcome, ...]]:
-        """Return the nodes, of these, that the pod fits on, with what its claims get there."""
+        """Return the devices for the pod's claims on each of these nodes that fits."""
         if obstacle(demand, state):
             return {}
         try:
@@ -289,63 +279,64 @@ class Scheduler:
             return False
 
     def alone(self, state: ClusterState, demand: PodDemand, node: str) -> ClusterState:
-        """Return what decides whether the pod fits on the node, if no other node has a part in it."""
+        """Return the state of one node, which is enough to fit the pod there unless `far_reaching`."""
         pools = [pool.id for pool in self._devices.view(state.nodes[node].node).pools]
         return state.alone(node, pools, demand.entries.values())
 
     def bind(self, state: ClusterState, demand: PodDemand, node: str, outcomes: Sequence[Outcome]) -> ClusterState:
         """Return the state with the pod on the node."""
-        allocated = [(each.claim, each.allocation) for each in outcomes if each.allocation is not None]
+        allocated = [(outcome.claim, outcome.allocation) for outcome in outcomes if outcome.allocation is not None]
         special = [claim for claim, _ in allocated if ClaimKey.of(claim) not in demand.entries.values()]
         for claim in special:
             demand = demand.with_special(claim)
         if self._mappings:
-            given = {ClaimKey.of(claim): allocation for claim, allocation in allocated}
-            mine = {key: state.allocations[key] for key in map(ClaimKey.of, demand.claims) if key in state.allocations}
-            statuses = claim_statuses(demand, {**mine, **given}, self._devices.view(state.nodes[node].node).pools)
+            keys = map(ClaimKey.of, demand.claims)
+            allocations = {key: state.allocations[key] for key in keys if key in state.allocations}
+            allocations |= {ClaimKey.of(claim): allocation for claim, allocation in allocated}
+            statuses = claim_statuses(demand, allocations, self._devices.view(state.nodes[node].node).pools)
             demand = replace(demand, info=PodInfo.of(demand.pod, self._minor, statuses))
         return state.with_pod(demand, node, allocated)
 
     def far_reaching(self, state: ClusterState, demand: PodDemand) -> bool:
-        """Return whether what happens on other nodes can change where the pod fits."""
+        """Return whether pods and devices of other nodes can change whether the pod fits on a node."""
         try:
             check = self._check(state, demand)
         except AllocationError:
             return False
-        # A pod that wants to be far from its like reaches as far as one that is there.
+        # A pod with affinity or anti-affinity matters for other nodes once it is placed, even if no bound pod has any.
         terms = demand.info.terms
         pools = check.wants_devices and any(self._devices.view(info.node).shared for info in state.nodes.values())
         return check.filters.far_reaching or bool(terms.affinity or terms.anti_affinity) or pools
 
     def sharers(self, state: ClusterState, demand: PodDemand, node: str) -> Iterator[str]:
-        """Yield the pods on other nodes that hold devices of pools which the node shares, if the pod wants devices."""
+        """Yield the pods with devices of pools that the node shares with others, if the pod needs devices."""
         pools = self._devices.view(state.nodes[node].node).shared
         if not (demand.claims or demand.extended) or not pools:
             return
         claims = {holding.claim for pool in pools for holding in state.holdings.pools.get(pool, ())}
-        for key, other in state.demands.items():
-            if claims & set(other.entries.values()):
+        for key, holder in state.demands.items():
+            if claims & set(holder.entries.values()):
                 yield key
 
     def devices_of(self, state: ClusterState, node: str) -> frozenset[tuple[PoolID, str]]:
-        """Return the devices that a node sees, by pool and name."""
+        """Return the devices that a node can use, by pool and name."""
         pools = self._devices.view(state.nodes[node].node).pools
         return frozenset((pool.id, candidate.device.name) for pool in pools for candidate in pool.candidates)
 
     def pools(self, state: ClusterState, node: str) -> tuple[tuple[Pool, PoolState], ...]:
-        """Return the pools that a node sees, with what is allocated of them."""
+        """Return the pools that a node can use, with their allocated devices."""
         pools = self._devices.view(state.nodes[node].node).pools
         held = state.holdings.only(pool.id for pool in pools).allocated()
         allocated = self._allocator.counted(held)
         return tuple((pool, allocated.pool(pool.id)) for pool in pools)
 
     def devices_left(self, state: ClusterState, node: str) -> Hashable:
-        """Return what is equal for nodes with the same devices, of which the same is left."""
+        """Return a value that is equal for nodes with the same devices of which the same are free."""
         info = state.nodes[node]
         return self._devices.view(info.node).kind, self._devices.states(info.node, state.holdings)
 
     def useful_drivers(self, state: ClusterState, node: str, claim: ResourceClaim) -> frozenset[str]:
-        """Return the drivers whose devices a claim would get on a node; none if it does not fit there."""
+        """Return the drivers whose devices a claim would get on a node; empty if it does not fit there."""
         try:
             solution = self._devices.solution(state.nodes[node].node, self._devices.demand((claim,)), state.holdings)
         except AllocationError:
@@ -357,15 +348,20 @@ class Scheduler:
         return not cannot_be_bound(demand.extended, demand.claims, state.nodes[node].allocatable)
 
     def _refused_everywhere(self, state: ClusterState, demand: PodDemand) -> str:
-        claims = (claim for claim in demand.claims if ClaimKey.of(claim) not in state.allocations)
-        return refused_everywhere(demand.pod, claims, self._allocator.classes, self._allocator.features)
+        """Return why a plug-in refuses the pod for all nodes, in kube-scheduler's words; empty if none does."""
+        named = named_nodes(demand.pod)
+        if named is not None and not named:
+            return CONTRADICTION
+        unallocated = (claim for claim in demand.claims if ClaimKey.of(claim) not in state.allocations)
+        problems = (_problems(claim, self._allocator.classes, self._allocator.features) for claim in unallocated)
+        return next(chain.from_iterable(problems), "")
 
     def _check(self, state: ClusterState, demand: PodDemand) -> NodeCheck:
         return NodeCheck(self._devices, state, demand, self._minor, mappings=self._mappings)
 
     def _case(self, state: ClusterState, check: NodeCheck, refusal: Refusal, node: str) -> RefusalCase:
-        """Return why the pod's claims do not fit on the node, if there is something to allocate."""
-        devices = check.asked(state.nodes[node])
+        """Return the refusal with the missing devices, if the pod has claims to allocate."""
+        devices = check.device_demand(state.nodes[node])
         if devices is None:
             return RefusalCase(refusal, None, node)
         asked = (state.nodes[node].node, devices, state.holdings)

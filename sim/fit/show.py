@@ -23,7 +23,7 @@ _SCORES_SHOWN: Final = 10
 
 
 def answer_document(answer: PodAnswer, *, named: bool) -> dict[str, Any]:
-    """One pod's answer as a plain document; where nodes are not `named` but counted, null stands for their lists."""
+    """Return the answer for a pod as a plain document; if nodes are not `named`, their lists are null."""
     choice = answer.choice
     placement = answer.placement if named else None
     groups = answer.refusals(placement) if placement else [(group, None) for group in choice.groups]
@@ -64,7 +64,7 @@ def _claims(choice: PodChoice) -> list[dict[str, Any]]:
 
 
 def show_answers(screen: Console, answers: Sequence[PodAnswer], *, scores: bool) -> None:
-    """Print where each pod goes, and why some go nowhere; pods with one reason or one note have it together."""
+    """Print the node of each pod, or why it has none; equal reasons and notes are printed once for all their pods."""
     rows = [(answer.choice.pod, answer.choice.node or "-", _because(answer)) for answer in answers]
     show_rows(screen, ("pod", "node", "because"), rows)
     stuck: dict[Hashable, list[PodAnswer]] = defaultdict(list)
@@ -82,8 +82,8 @@ def show_answers(screen: Console, answers: Sequence[PodAnswer], *, scores: bool)
             nodes, _, why = group_line(group).partition(": ")
             screen.print(Padding(hanging(nodes, why, style=""), (0, 0, 0, 2)))
     if len(reasons) > _REASONS_SHOWN:
-        rest = sum(map(len, reasons[_REASONS_SHOWN:]))
-        screen.print(f"\nand {rest} more pods fit nowhere for other reasons; see -o json", markup=False)
+        hidden = sum(map(len, reasons[_REASONS_SHOWN:]))
+        screen.print(f"\nand {hidden} more pods fit nowhere for other reasons; see -o json", markup=False)
     for answer in answers if scores else ():
         if answer.choice.node is not None:
             _show_scores(screen, answer.choice.pod, answer.placement.scores)
@@ -92,7 +92,7 @@ def show_answers(screen: Console, answers: Sequence[PodAnswer], *, scores: bool)
 
 
 def _pods(pods: Sequence[str]) -> str:
-    """`x/a`, `x/a, x/b` or `x/a, x/b and 40 more pods`."""
+    """Return `x/a`, `x/a, x/b` or `x/a, x/b, x/c and 40 more pods`."""
     more = f" and {len(pods) - _PODS_SHOWN} more pods" if len(pods) > _PODS_SHOWN else ""
     return f"{', '.join(pods[:_PODS_SHOWN])}{more}"
 
@@ -107,8 +107,8 @@ def _because(answer: PodAnswer) -> str:
     if choice.best.tied == 1:
         return among
     others = choice.best.first[1 : _TIED_SHOWN + 1]
-    rest = choice.best.tied - 1 - len(others)
-    return f"{among}; tied with {', '.join(others)}{f' and {rest} more' if rest else ''}, chosen at random"
+    hidden = choice.best.tied - 1 - len(others)
+    return f"{among}; tied with {', '.join(others)}{f' and {hidden} more' if hidden else ''}, chosen at random"
 
 
 def _show_scores(screen: Console, pod: str, scores: Sequence[NodeTotal]) -> None:

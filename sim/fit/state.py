@@ -1,4 +1,4 @@
-"""The state of a cluster as a value: pods on nodes, and what claims hold. What-if is another value."""
+"""The pods and allocations of a cluster as a frozen value; a what-if question makes another value."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ClusterState:
 
     Attributes:
         snapshot: the nodes with their pods.
-        holdings: what claims hold.
-        allocations: of the claims that are allocated.
-        demands: the pods that are bound, by `<namespace>/<name>`, with their claims.
-        reserved: claims that are reserved for others than these pods too, and so are never given back.
+        holdings: the devices that claims hold.
+        allocations: the allocated claims.
+        demands: the bound pods with their claims, by `<namespace>/<name>`.
+        reserved: claims that are also reserved for unknown consumers; their devices are never released.
         _users: the bound pods that use each claim.
     """
 
@@ -41,10 +41,10 @@ class ClusterState:
 
     @classmethod
     def of(cls, dump: ClusterDump, features: Features) -> ClusterState:
-        """Read the state from a dump; pods that are bound to nodes of which nothing is known take nothing.
+        """Read the state from a dump; pods on nodes without a document use no resources of a node.
 
         Raises:
-            DocumentError: a selector of a pod is none.
+            DocumentError: a selector of a pod is invalid.
         """
         demands = {pod.key: demand_of(pod, dump, features) for pod in dump.pods if pod.spec.node_name}
         on_nodes: dict[str, list[PodInfo]] = defaultdict(list)
@@ -76,7 +76,7 @@ class ClusterState:
         return self._users.get(claim, frozenset())
 
     def held(self, demand: PodDemand) -> Iterator[str]:
-        """Yield what each claim of a pod holds: `default/a: gpu-0, gpu-1`."""
+        """Yield the devices of each claim of a pod: `default/a: gpu-0, gpu-1`."""
         for claim in demand.claims:
             allocation = self.allocations.get(ClaimKey.of(claim))
             if allocation is not None:
@@ -86,7 +86,7 @@ class ClusterState:
     def with_pod(
         self, demand: PodDemand, node: str, allocated: Iterable[tuple[ResourceClaim, AllocationResult]]
     ) -> ClusterState:
-        """The state with one more pod on a node, and what its claims got there."""
+        """Return the state with one more pod on a node, and the devices that its claims got there."""
         made = {ClaimKey.of(claim): allocation for claim, allocation in allocated}
         pod = demand.pod
         bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
@@ -101,7 +101,7 @@ class ClusterState:
         )
 
     def without_pods(self, keys: frozenset[str]) -> ClusterState:
-        """The state without some pods; a claim that no other pod uses is given back."""
+        """Return the state without some pods; the devices of claims that no other pod uses are released."""
         gone = [self.demands[key] for key in keys]
         used = {claim for demand in gone for claim in demand.entries.values()}
         freed = {
@@ -121,12 +121,12 @@ class ClusterState:
         )
 
     def alone(self, node: str, pools: Iterable[PoolID], claims: Iterable[ClaimKey]) -> ClusterState:
-        """One node with its pods, as if there were no other; for questions in which others have no part.
+        """Return the state of one node, for questions that do not depend on the others.
 
         Args:
             node: the node.
-            pools: what it sees.
-            claims: those that the question is about.
+            pools: the pools that it can use.
+            claims: the claims that the question is about.
         """
         info = self.nodes[node]
         demands = {key: self.demands[key] for key in info.pods}
@@ -142,7 +142,7 @@ class ClusterState:
         )
 
     def with_nodes(self, nodes: Iterable[NodeInfo]) -> ClusterState:
-        """The state with more nodes."""
+        """Return the state with more nodes."""
         return replace(self, snapshot=self.snapshot.replaced({node.name: node for node in nodes}))
 
 
@@ -153,7 +153,7 @@ def _has_strangers(claim: ResourceClaim, pods: Mapping[str, PodDemand]) -> bool:
 
 
 def _users(demands: Mapping[str, PodDemand]) -> dict[ClaimKey, frozenset[str]]:
-    """The pods that use each claim."""
+    """Return the pods that use each claim."""
     users: dict[ClaimKey, set[str]] = defaultdict(set)
     for key, demand in demands.items():
         for claim in demand.entries.values():

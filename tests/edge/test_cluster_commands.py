@@ -139,4 +139,4 @@ def test_report_reads_the_cluster_of_kubeconfig_unless_files_or_this_node_are_me
     assert " of this node: 1 node" in invoke(tmp_path, "", report, *PAGE, "--machine", "cores=2").stdout
     assert not cluster.seen
     refused = invoke(tmp_path, "", report, "--kubeconfig", str(kubeconfig), "dump.yaml")
-    assert "name either --kubeconfig or FILEs, not both" in error_of(refused)
+    assert "pass either --kubeconfig or FILEs, not both" in error_of(refused)

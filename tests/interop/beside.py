@@ -144,7 +144,7 @@ class _Case:
             beside.features,
             new_share_id=lambda: "share",
             rules=self._dump.rules,
-            claims=self._dump.asked,
+            claims=self._dump.device_claims,
         )
         self._scheduler = Scheduler(allocator)
         self._state = ClusterState.of(self._dump, beside.features)

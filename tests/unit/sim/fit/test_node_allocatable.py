@@ -94,7 +94,7 @@ def test_what_is_asked_for_the_whole_pod_has_to_cover_its_devices() -> None:
 def test_the_gate_is_refused_where_the_api_was_another() -> None:
     features = Features.parse(ON, release("1.36"))
     questions = questions_of(node_document("a"), pod_document("p"), features=features)
-    with pytest.raises(UsageError, match=r"simulated since 1.37"):
+    with pytest.raises(UsageError, match=r"can be simulated from 1.37"):
         list(questions.answers(questions.selected(())))
 
 

@@ -147,7 +147,7 @@ def test_every_volume_that_kube_scheduler_looks_at_is_named_as_not_seen(source: 
 
 def preempts(*documents: Document) -> bool:
     answer = answers(*documents)[0]
-    return any("kube-scheduler may preempt less important pods" in note for note in answer.notes)
+    return any("kube-scheduler may preempt pods of lower priority" in note for note in answer.notes)
 
 
 def test_that_kube_scheduler_may_preempt_is_said_where_an_eviction_may_help() -> None:
