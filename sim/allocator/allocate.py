@@ -1,10 +1,10 @@
-"""Allocates claims on one node as kube-scheduler would: the front of the allocator.
+"""Allocates claims on one node as kube-scheduler would; the entry point of the allocator.
 
     allocator = Allocator(slices, classes, Features(), new_share_id=lambda: str(uuid4()))
     outcomes = allocator.allocate(claims, node, allocated)
     allocated = allocated.with_allocations(outcome.allocation for outcome in outcomes if outcome.allocation)
 
-The claims of one pod are passed together: all of them are allocated, or none.
+Pass the claims of one pod together: either all of them are allocated, or none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dranode.sim.allocator.taint_rules import DeviceTaintRule, with_rule_taints
 
 
 class Allocator:
-    """The slices and classes of a cluster, ready to allocate from; it keeps only what it need not find out twice.
+    """Allocates from the slices and classes of a cluster. It caches results, but has no other state.
 
     Attributes:
         inventory: the slices.
@@ -58,10 +58,9 @@ class Allocator:
             slices: all ResourceSlices.
             classes: all DeviceClasses.
             features: the release and its gates.
-            new_share_id: makes the share IDs, which are UUIDs in earnest.
+            new_share_id: generates share IDs, which are UUIDs in a cluster.
             rules: the DeviceTaintRules.
-            claims: all claims that will be asked for, if they are known; devices that are the same to them are
-                looked at once.
+            claims: all claims that will be allocated, if known; devices that do not differ for them are evaluated once.
         """
         self.classes = {device_class.metadata.name: device_class for device_class in classes}
         self._read = (
@@ -75,7 +74,7 @@ class Allocator:
         self._new_share_id = new_share_id
 
     def allocate(self, claims: Sequence[ResourceClaim], node: Node, allocated: Allocated) -> tuple[Outcome, ...]:
-        """Return what the claims get on the node, all or none; `allocated` is what others have, and stays as it is."""
+        """Return the devices for the claims on the node, all or none; `allocated` is what other claims hold."""
         try:
             requests, pools = self.requests(claims), self.inventory.pools(node)
             solution = self.search(claims, requests, pools, allocated)
@@ -87,15 +86,15 @@ class Allocator:
         return self.outcomes(claims, requests, solution, node.metadata.name)
 
     def requests(self, claims: Sequence[ResourceClaim]) -> tuple[tuple[AllocationRequest, ...], ...]:
-        """The requests of the claims.
+        """Return the requests of the claims.
 
         Raises:
             AllocationError: a claim cannot be allocated anywhere.
-            ValueError: a claim looks at attributes that those of the beginning did not look at.
+            ValueError: a claim reads attributes that the claims passed at construction do not read.
         """
         for claim in claims:
             if not self._read.covers(claim.spec.devices, self.features.stored_expressions):
-                raise ValueError(f"claim {claim_name(claim)} was not announced when the allocator was made")
+                raise ValueError(f"claim {claim_name(claim)} was not passed to the allocator at construction")
         return tuple(allocation_requests(claim, self.classes, self.features) for claim in claims)
 
     def search(
@@ -105,17 +104,17 @@ class Allocator:
         pools: Sequence[Pool],
         allocated: Allocated,
     ) -> Solution:
-        """Devices for the claims in these pools.
+        """Find devices for the claims in these pools.
 
         Raises:
-            AllocationError: the search ended with an error, or found nothing where a pool is invalid.
+            AllocationError: the search ended with an error, or found nothing and a pool is invalid.
         """
         solution = self.search_in_order(claims, requests, pools, allocated)
         if not self.features.fixed_order:
-            known = _devices(solution)
-            others = (self.search_in_order(claims, requests, order, allocated) for order in orders(pools))
-            if any(_devices(other) != known for other in others):
-                solution = _drawn(solution)
+            devices = _devices(solution)
+            alternatives = (self.search_in_order(claims, requests, order, allocated) for order in orders(pools))
+            if any(_devices(alternative) != devices for alternative in alternatives):
+                solution = _at_random(solution)
         if isinstance(solution, AllocationError):
             raise solution
         return solution
@@ -127,7 +126,7 @@ class Allocator:
         pools: Sequence[Pool],
         allocated: Allocated,
     ) -> Solution | AllocationError:
-        """Return what a search of the pools in the order given ends with."""
+        """Return the result of searching the pools in the given order."""
         try:
             solution = search(claims, requests, pools, self.counted(allocated), self._selectors)
             if solution.picks is None:
@@ -153,14 +152,14 @@ class Allocator:
             return Miss(0, Stage.SELECTOR, Fraction(0), str(error))
 
     def counted(self, allocated: Allocated) -> Allocated:
-        """Return what is allocated as kube-scheduler counts it: without DRAConsumableCapacity a share is its device."""
+        """Return the allocated state as kube-scheduler counts it: without DRAConsumableCapacity, shares are devices."""
         return allocated if self.features.consumable_capacity else allocated.without_shares()
 
     def usable(self, claims: Sequence[ResourceClaim], pools: Sequence[Pool]) -> frozenset[tuple[str, str, str]]:
-        """The devices of these pools that a request of the claims chooses, and those that share counters with them.
+        """Return the devices of these pools that a request of the claims chooses, and those that share their counters.
 
         Raises:
-            AllocationError: a class is not there, or a selector cannot be evaluated.
+            AllocationError: a class does not exist, or a selector cannot be evaluated.
         """
         return usable_devices(claims, self.requests(claims), pools, self._selectors)
 
@@ -171,7 +170,7 @@ class Allocator:
         solution: Solution,
         node: str,
     ) -> tuple[Outcome, ...]:
-        """Return what the claims get, from devices that were found."""
+        """Return the outcomes of the claims for a solution."""
         made = []
         for claim, claim_requests, picks in zip(claims, requests, solution.picks or (), strict=True):
             result = allocation(
@@ -183,18 +182,18 @@ class Allocator:
 
 
 def failures(claims: Sequence[ResourceClaim], node: str | None, error: AllocationError) -> tuple[Outcome, ...]:
-    """The outcomes of an attempt that ended with an error."""
+    """Return the outcomes of an attempt that ended with an error."""
     return tuple(Outcome(claim, node, error=str(error), reason=error.reason, scope=error.scope) for claim in claims)
 
 
 def unfit(claims: Sequence[ResourceClaim], error: str, oddities: Iterable[Oddity]) -> tuple[Outcome, ...]:
-    """The outcomes of an attempt that found nothing."""
+    """Return the outcomes of claims that do not fit."""
     notes = notes_on_failure(oddities)
     return tuple(Outcome(claim, None, error=error, reason=Reason.DOES_NOT_FIT, notes=notes) for claim in claims)
 
 
 def _devices(solution: Solution | AllocationError) -> Hashable:
-    """Return what distinguishes solutions."""
+    """Return a value that differs between different solutions."""
     if isinstance(solution, AllocationError):
         return solution.reason
     return solution.picks and tuple(
@@ -203,8 +202,8 @@ def _devices(solution: Solution | AllocationError) -> Hashable:
     )
 
 
-def _drawn(solution: Solution | AllocationError) -> Solution | AllocationError:
-    """The solution, with the remark that another order has another."""
+def _at_random(solution: Solution | AllocationError) -> Solution | AllocationError:
+    """Add the remark that another search order gives another result."""
     if isinstance(solution, AllocationError):
         remark = "this release searches pools in random order, and another order ends differently"
         return AllocationError(f"{solution} ({remark})", solution.reason, solution.scope)

@@ -1,6 +1,6 @@
-"""One attempt to allocate: which devices it has taken so far, and whether one more can be taken.
+"""One attempt to allocate: the devices it has taken so far, and whether it can take one more.
 
-Sets of devices are integers here, bit n for candidate n. The checks come in the order of kube-scheduler.
+Sets of devices are integers, with bit n for candidate n. The checks are in the order of kube-scheduler.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dranode.sim.allocator.taint_rules import untolerated
 
 @dataclass(frozen=True, slots=True)
 class _Undo:
-    """A step to undo when a device is given back, beyond constraints and the device itself.
+    """The counters and capacity to restore when a device is given back.
 
     Attributes:
-        drawn: what was drawn for it: for a shared device only the first share draws.
-        consumed: what shares consumed of it before; None if there was no share.
+        drawn: the counters drawn for it; only the first share of a device draws.
+        consumed: the consumed capacity before; None if there was no share.
     """
 
     drawn: Drawn | None
@@ -35,14 +35,14 @@ class _Undo:
 
 
 class Attempt:
-    """Devices taken for some claims on one node; `take` and `give_back` are called like a stack.
+    """The devices taken for some claims on one node; `take` and `give_back` work like a stack.
 
     Attributes:
         names: the claims' names, for messages.
-        candidates: the devices in the order of search.
-        picks: what each claim has so far.
-        oddities: what was met so far.
-        tied: whether devices draw on counters that they share with others.
+        candidates: the devices in search order.
+        picks: the devices of each claim so far.
+        oddities: surprising behavior of kube-scheduler so far.
+        tied: whether devices depend on each other through shared counters.
     """
 
     def __init__(
@@ -61,17 +61,18 @@ class Attempt:
             ClaimConstraints(claim, name, selectors) for claim, name in zip(claims, self.names, strict=True)
         ]
         self._everything = (1 << len(self.candidates)) - 1
-        self._chosen: dict[int, int] = {}  # by the identity of an alternative: what it is known to choose
-        self._unchosen: dict[int, int] = {}  # and what it is known not to choose
-        self._judged: dict[int, int] = {}  # and where nothing failed
+        # By the identity of an alternative: the devices that it chooses, does not choose, or was checked on.
+        self._chosen: dict[int, int] = {}
+        self._unchosen: dict[int, int] = {}
+        self._checked: dict[int, int] = {}
         self._in_use = 0
-        # By candidate; a device is in here from its first share on, even if that consumes no capacity.
+        # By candidate. A device has an entry as soon as a share is allocated, even if that consumes no capacity.
         self._consumed: dict[int, dict[str, Amount]] = {}
         self._undo: tuple[list[_Undo], ...] = tuple([] for _ in claims)
         self._enter_allocated({pool.id for pool in pools})
         self._taken = [0] * len(claims)
         self._admin_taken = 0
-        # Counters tie devices of a pool together, so that one that no request names can keep others from being taken.
+        # Counters tie the devices of a pool together: one that no request chooses can make others unavailable.
         self._counters_return = self.features.has(Change.COUNTERS_RETURN)
         self.tied = any(candidate.device.consumes_counters for candidate in self.candidates)
 
@@ -91,14 +92,12 @@ class Attempt:
                 if amounts or shares_count:
                     self._consumed[number] = amounts
 
-    # --- questions ---
-
     def refusal(self, claim: int) -> AllocationError | None:
-        """Return why a constraint of the claim cannot be kept by any devices."""
+        """Return the error of a constraint of the claim that no devices can satisfy, if any."""
         return self._constraints[claim].refusal
 
     def free(self, claim: int, alternative: Alternative) -> int:
-        """The devices that are not in use; admin access minds only what this very claim has taken."""
+        """Return the free devices; for admin access, only devices of this very claim are not free."""
         if alternative.admin:
             return self._everything & ~self._taken[claim]
         taken = 0
@@ -109,7 +108,7 @@ class Attempt:
         return self._everything & ~(self._in_use | taken)
 
     def chooses(self, claim: int, alternative: Alternative, number: int) -> bool:
-        """Return whether class, request and node selection choose the device, in use or not.
+        """Return whether class, request and node selection choose the device, whether or not it is in use.
 
         Raises:
             AllocationError: a selector cannot be evaluated.
@@ -129,40 +128,40 @@ class Attempt:
         answers[key] = answers.get(key, 0) | 1 << number
         return chosen
 
-    def judge(self, claim: int, alternative: Alternative, devices: int) -> None:
-        """See that selectors and amounts can be evaluated on these devices, in their order; none is taken.
+    def check(self, claim: int, alternative: Alternative, devices: int) -> None:
+        """Evaluate selectors and amounts on these devices in their order, only to raise their errors.
 
         Raises:
-            AllocationError: one cannot.
+            AllocationError: an evaluation fails.
         """
         key = id(alternative)
-        unjudged = devices & ~self._judged.get(key, 0)
-        while unjudged:
-            lowest = unjudged & -unjudged
-            unjudged ^= lowest
+        unchecked = devices & ~self._checked.get(key, 0)
+        while unchecked:
+            lowest = unchecked & -unchecked
+            unchecked ^= lowest
             number = lowest.bit_length() - 1
             if self.chooses(claim, alternative, number):
                 self.has_capacity(alternative, number)
-        self._judged[key] = self._judged.get(key, 0) | devices
+        self._checked[key] = self._checked.get(key, 0) | devices
 
     def maybe_chosen(self, alternatives: Iterable[Alternative]) -> int:
-        """The devices that are not known to be chosen by none of these."""
+        """Return all devices except those that none of the alternatives chooses."""
         devices = 0
         for alternative in alternatives:
             devices |= self._everything & ~self._unchosen.get(id(alternative), 0)
         return devices
 
     def equals(self, number: int) -> Hashable:
-        """Equal for devices that are as good as each other: the same but for the name, with the same left."""
+        """Return a value that is equal for interchangeable devices: they differ only in name and have the same free."""
         amounts = self._consumed.get(number)
         candidate = self.candidates[number]
         content: Hashable = candidate.content.number
         if candidate.device.consumes_counters:
-            content = (content, candidate.pool)  # which counters they are
+            content = (content, candidate.pool)  # counters belong to a pool
         return content if amounts is None else (content, tuple(sorted(amounts.items())))
 
     def could_have_capacity(self, alternative: Alternative, number: int) -> bool:
-        """Return whether All counts the device in: since 1.37 also where its capacity is used up.
+        """Return whether a request for all devices includes this one: since 1.37, even if its capacity is used up.
 
         Raises:
             AllocationError: the amount cannot be reckoned with.
@@ -172,7 +171,7 @@ class Attempt:
         return shortage(self.candidates[number], alternative.capacity, None, self.features) is None
 
     def has_capacity(self, alternative: Alternative, number: int) -> bool:
-        """Return whether what the request wants of the device's capacities is available.
+        """Return whether the requested amounts of the device's capacities are available.
 
         Raises:
             AllocationError: the amount cannot be reckoned with.
@@ -185,9 +184,9 @@ class Attempt:
         return short is None
 
     def state(self, claim: int, relevant: int) -> Hashable:
-        """All that the rest of the search depends on, as far as it looks at the devices in `relevant`."""
+        """Return everything that the rest of the search depends on, limited to the devices in `relevant`."""
         return (
-            tuple(taken & relevant for taken in self._taken[: claim + 1]),
+            tuple(devices & relevant for devices in self._taken[: claim + 1]),
             tuple(
                 (number, tuple(sorted(amounts.items())))
                 for number, amounts in sorted(self._consumed.items())
@@ -204,22 +203,19 @@ class Attempt:
 
     @property
     def forgets(self) -> bool:
-        """Return whether what was tried and given back decides nothing; counters that stay drawn decide."""
+        """Return whether devices that were given back leave no trace; counters that stay drawn would."""
         return self._counters_return or not self.tied
 
     @property
-    def distinct(self) -> bool:
-        """Return whether a constraint wants different values, and depends on what was tried before."""
-        return any(one.remember for one in self._constraints)
-
-    # --- changes ---
+    def constraints_depend_on_history(self) -> bool:
+        """Return whether answers of a constraint depend on devices that were given back."""
+        return any(constraints.depend_on_history for constraints in self._constraints)
 
     def take(self, claim: int, alternative: Alternative, number: int, *, must: bool) -> bool:
-        """Take a device that is free and chosen, if counters, taints, constraints and capacity allow it.
+        """Take a free and chosen device if counters, taints, constraints and capacity allow it; `must` is set for All.
 
         Raises:
-            AllocationError: it must be taken, and a constraint of the claim forbids it; or an attribute or an amount
-                cannot be reckoned with.
+            AllocationError: a constraint forbids a device that must be taken, or an attribute or amount is invalid.
         """
         candidate = self.candidates[number]
         device = candidate.device
@@ -230,8 +226,8 @@ class Attempt:
         if device.consumes_counters and not (shareable and number in self._consumed):
             if must and not self.features.has(Change.ALL_WITH_COUNTERS):
                 raise AllocationError(
-                    f"claim {self.names[claim]}, request {alternative.name} wants all devices, and "
-                    f"{candidate.pool}/{device.name} draws on counters: kube-scheduler {self.features.release.version} "
+                    f"claim {self.names[claim]}, request {alternative.name} asks for all devices, and "
+                    f"{candidate.pool}/{device.name} consumes counters: kube-scheduler {self.features.release.version} "
                     "panics; ask for a number of devices, or update it",
                     Reason.SCHEDULER_PANICS,
                 )
@@ -266,14 +262,14 @@ class Attempt:
             self._consumed[pick.number] = undo.consumed
 
     def _admissible(self, claim: int, alternative: Alternative, number: int, *, must: bool) -> bool:
-        """Return whether taints, constraints and capacity allow the device; if so, the constraints have it."""
+        """Return whether taints, constraints and capacity allow the device; if so, it is added to the constraints."""
         candidate = self.candidates[number]
         if self.features.device_taints and untolerated(candidate.device, alternative.tolerations):
             return False
         if not self._constraints[claim].add(alternative, candidate):
             if must:
                 raise AllocationError(
-                    f"claim {self.names[claim]}, request {alternative.name} wants all devices, but a constraint of "
+                    f"claim {self.names[claim]}, request {alternative.name} asks for all devices, but a constraint of "
                     f"the claim forbids {candidate.pool}/{candidate.device.name}",
                     Reason.CONSTRAINT_ON_ALL,
                 )

@@ -1,7 +1,7 @@
 """Consumable capacity (KEP-5075) and shared counters (KEP-4815): how much is consumed, and whether it is available.
 
-Kubernetes does the arithmetic of steps on 64-bit integers: on whole numbers, each quantity rounded up, or since 1.37
-(gate DRAFractionalCapacityRange) on thousandths where all numbers of the range are whole thousandths.
+Kubernetes calculates steps with 64-bit integers. It rounds each quantity up to a whole number. Since 1.37 (gate
+DRAFractionalCapacityRange), it uses thousandths instead if all numbers of the range are whole thousandths.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from dranode.sim.allocator.state import Allocated, Amount, PoolID, PoolState
 _DECIMAL: Final = {-3: "n", -2: "u", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _KIBI: Final = 1024
-# An exponent that is kept as it is written: a whole number before it, and thousands after it.
-_WRITTEN_SO: Final = re.compile(r"[1-9][0-9]*[eE][+-]?(?:0|3|6|9|12|15|18)")
+# A number with an exponent that Kubernetes does not reformat: an integer and a power of 1000.
+_CANONICAL_EXPONENT: Final = re.compile(r"[1-9][0-9]*[eE][+-]?(?:0|3|6|9|12|15|18)")
 _EXPONENT: Final = re.compile(r"[eE][+-]?[0-9]")
 _GREATEST: Final = 2**63 - 1
 _THOUSANDTHS: Final = 1000
@@ -39,8 +39,8 @@ class Shortage:
 
     Attributes:
         name: the capacity.
-        needed: how much the request would consume; None if the device has no such capacity.
-        available: how much there is; None if it is the device's policy that forbids the amount.
+        needed: the amount that the request would consume; None if the device lacks this capacity.
+        available: the available amount; None if the device's policy forbids the needed amount.
         policy: the policy that forbids the amount.
     """
 
@@ -53,10 +53,10 @@ class Shortage:
 def shortage(
     candidate: Candidate, requests: Mapping[str, Quantity], consumed: Mapping[str, Amount] | None, features: Features
 ) -> Shortage | None:
-    """Return what keeps the device from serving the request, if anything does.
+    """Return the first capacity of the device that is not enough for the request, if any.
 
-    `consumed` is what others consume of each capacity. A device that is allocated as a whole is asked the same way: its
-    capacity must be as large as the request.
+    `consumed` is the amount that others consume of each capacity. A device that is allocated as a whole is checked in
+    the same way: its capacity has to be as large as the request.
 
     Raises:
         AllocationError: since 1.37, an amount is beyond 64 bits or below 0.
@@ -66,7 +66,7 @@ def shortage(
     for name in requests:
         if name not in capacities:
             return Shortage(name, None, None)
-    # All amounts first: one that cannot be reckoned with ends the attempt, whatever the others are.
+    # Compute all amounts first: one that overflows ends the attempt, even if another capacity is short.
     amounts = _amounts(candidate, requests, features)
     for name, capacity in capacities.items():
         amount = amounts[name].value
@@ -79,7 +79,7 @@ def shortage(
 
 
 def consumptions(candidate: Candidate, requests: Mapping[str, Quantity], features: Features) -> dict[str, Quantity]:
-    """Return what a share of the device consumes: every capacity counts, whether it was asked for or not.
+    """Return what a share of the device consumes of every capacity, requested or not.
 
     Raises:
         AllocationError: since 1.37, an amount is beyond 64 bits or below 0.
@@ -90,12 +90,12 @@ def consumptions(candidate: Candidate, requests: Mapping[str, Quantity], feature
 def published_names(
     candidate: Candidate, requests: Mapping[str, Quantity], features: Features
 ) -> Mapping[str, Quantity]:
-    """The requests by the names under which the device publishes the capacities."""
+    """Return the requests by the names under which the device publishes the capacities."""
     if not requests or not features.has(Change.CAPACITY_NAMES):
         return requests
     driver = candidate.pool.driver
     published: dict[str, str] = {}
-    for name in sorted(candidate.device.capacity, key=lambda each: "/" in each):  # a name with a domain wins
+    for name in sorted(candidate.device.capacity, key=lambda name: "/" in name):  # a name with a domain wins
         published[qualified(name, driver)] = name
     return {published.get(qualified(name, driver), name): amount for name, amount in requests.items()}
 
@@ -113,7 +113,7 @@ def _amounts(candidate: Candidate, requests: Mapping[str, Quantity], features: F
 
 
 def consumption(request: Quantity | None, capacity: DeviceCapacity, features: Features) -> Quantity:
-    """Return what a request for one capacity consumes: rounded up to what the policy allows, by default its default.
+    """Return what a request for one capacity consumes: rounded up as the policy says; without a request, the default.
 
     Raises:
         ArithmeticError: since 1.37, the amount is beyond 64 bits or below 0; or the step is 0.
@@ -136,7 +136,7 @@ def _amount(request: Quantity | None, capacity: DeviceCapacity, features: Featur
 
 
 def steps_are_inexact(candidate: Candidate, requests: Mapping[str, Quantity], features: Features) -> bool:
-    """Return whether rounding to whole numbers changed what a step was meant to be."""
+    """Return whether rounding to whole numbers changed the meaning of a step."""
     requests = published_names(candidate, requests, features)
     return any(
         capacity.request_policy is not None
@@ -155,13 +155,13 @@ def _in_range(request: Quantity, limits: CapacityRequestPolicyRange, features: F
     if limits.step is None:
         return canonical(request)
     unit = _unit(limits, features)
-    least, step, asked = (ceil(quantity.value * unit) for quantity in (limits.min, limits.step, request))
+    least, step, requested = (ceil(quantity.value * unit) for quantity in (limits.min, limits.step, request))
     ends = features.has(Change.OVERFLOW_ENDS)
     if ends and unit > 1 and not _thousandths(request):
         raise ArithmeticError(f"the request {request} is not in thousandths")
     if not step:
         raise ZeroDivisionError("the step of its valid range is 0")
-    amount = least - (least - asked) // step * step
+    amount = least - (least - requested) // step * step
     if not -_GREATEST - 1 <= amount <= _GREATEST:
         if ends:
             raise OverflowError(f"the request {request} is beyond 64 bits")
@@ -172,7 +172,7 @@ def _in_range(request: Quantity, limits: CapacityRequestPolicyRange, features: F
 
 
 def _unit(limits: CapacityRequestPolicyRange, features: Features) -> int:
-    """Return how many parts of 1 the arithmetic of the range is done in."""
+    """Return the parts of 1 in which the range is calculated: 1 or 1000."""
     if not features.fractional_capacity_range or limits.step is None or limits.step.value <= 0:
         return 1
     bounds = (limits.min, limits.step, *(() if limits.max is None else (limits.max,)))
@@ -199,7 +199,7 @@ def _violates(amount: Amount, policy: CapacityRequestPolicy | None, features: Fe
 
 
 def canonical(quantity: Quantity) -> Quantity:
-    """The quantity as the API server writes it: no fraction, the largest suffix that leaves none."""
+    """Return the quantity in the API server's canonical form: the largest suffix that leaves no fraction."""
     return _canonical(quantity.text)
 
 
@@ -207,12 +207,12 @@ def canonical(quantity: Quantity) -> Quantity:
 def _canonical(text: str) -> Quantity:
     quantity = Quantity(text)
     if _EXPONENT.search(text):
-        return quantity if _WRITTEN_SO.fullmatch(text) else Quantity(_with_exponent(quantity.value))
+        return quantity if _CANONICAL_EXPONENT.fullmatch(text) else Quantity(_with_exponent(quantity.value))
     return Quantity(_text(quantity.value, binary=text.endswith("i")))
 
 
 def _with_exponent(value: Amount) -> str:
-    """The amount as Kubernetes writes what was written with an exponent: 1e4 as 10e3, 1e2 as 100."""
+    """Format an amount that was written with an exponent as Kubernetes does: 1e4 as 10e3, 1e2 as 100."""
     text = _text(value, binary=False)
     number = text.rstrip("numkMGTPE")
     power = next(power for power, suffix in _DECIMAL.items() if number + suffix == text)
@@ -221,13 +221,13 @@ def _with_exponent(value: Amount) -> str:
 
 def _text(value: Amount, *, binary: bool) -> str:
     if value == -_GREATEST - 1:
-        return str(value)  # Go's arithmetic has no positive number of it, of which it would take factors away
+        return str(value)  # Go cannot negate the lowest int64, so it does not look for a suffix
     if binary and abs(Fraction(value)) >= _KIBI and Fraction(value).denominator == 1:
-        power, whole = 0, int(value)
-        while power + 1 < len(_BINARY) and whole % _KIBI == 0:
-            whole //= _KIBI
+        power, integer = 0, int(value)
+        while power + 1 < len(_BINARY) and integer % _KIBI == 0:
+            integer //= _KIBI
             power += 1
-        return f"{whole}{_BINARY[power]}"
+        return f"{integer}{_BINARY[power]}"
     power = -3
     number = ceil(Fraction(value) * 1000**3)
     while power < max(_DECIMAL) and number and number % 1000 == 0:
@@ -236,8 +236,8 @@ def _text(value: Amount, *, binary: bool) -> str:
     return f"{number}{_DECIMAL[power]}" if number else "0"
 
 
-# Shared counters of partitionable devices: what is left of them, and what an attempt draws. Compatibility groups
-# (KEP-5963) are kept with them, because devices that draw on one counter set need a group in common.
+# Shared counters of partitionable devices. Compatibility groups (KEP-5963) belong to them, because all devices that
+# draw on a counter set need a group in common.
 
 
 CounterKey: TypeAlias = tuple[str, str]
@@ -245,18 +245,18 @@ CounterKey: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True)
 class Counters:
-    """The counters of a pool, or of all pools of one name, during one attempt.
+    """The counters of a pool, or of all pools with the same name, during one attempt.
 
     Attributes:
-        available: what is available by set and name, before the attempt.
-        drawn: what the attempt has drawn.
+        available: the amounts that were available before the attempt, by set and name.
+        drawn: the amounts that the attempt has drawn.
     """
 
     available: dict[CounterKey, Amount]
     drawn: dict[CounterKey, Amount] = field(default_factory=dict)
 
     def draw(self, device: Device) -> tuple[CounterKey, Amount] | None:
-        """Draw what the device consumes; None, or the first counter that is short, with what is available of it."""
+        """Draw what the device consumes; return the first counter that is short with the free amount, or None."""
         for key, amount in _consumed(device):
             self.drawn[key] = self.drawn.get(key, 0) + amount
         for key, available in self.available.items():
@@ -280,21 +280,21 @@ class CompatibilityGroups:
     """The groups that the devices on each counter set of a pool have in common, during one attempt.
 
     Attributes:
-        common: by counter set; a set of which nothing is drawn has no entry.
+        common: the groups by counter set; sets that no device draws on have no entry.
     """
 
     common: dict[str, Groups]
 
     def join(self, device: Device) -> dict[str, Groups] | None:
-        """Add the device: what was common before, to restore; None, and no change, if it goes not with the others."""
+        """Add the device and return the previous groups; return None, without a change, if it is incompatible."""
         common = dict(self.common)
         for name, groups in _groups(device):
-            known = common.get(name)
+            shared = common.get(name)
             if name not in common:
                 common[name] = groups
-            elif known is not None and groups is not None and known & groups:
-                common[name] = known & groups
-            elif known is not None or groups is not None:
+            elif shared is not None and groups is not None and shared & groups:
+                common[name] = shared & groups
+            elif shared is not None or groups is not None:
                 return None
         before, self.common = self.common, common
         return before
@@ -304,17 +304,17 @@ class CounterLedger:
     """Counters and compatibility groups of all pools during one attempt."""
 
     def __init__(self, pools: Mapping[PoolID, Pool], allocated: Allocated, features: Features) -> None:
-        """Start with what is allocated; nothing is reckoned before it is asked for."""
+        """Start with the allocated devices; a pool is only computed when it is needed."""
         self._pools = pools
         self._allocated = allocated
         self._by_name = not features.has(Change.COUNTERS_BY_POOL_ID)
-        self._minds_groups = features.device_compatibility_groups
+        self._checks_groups = features.device_compatibility_groups
         self._counters: dict[PoolID | str, Counters] = {}
         self._groups: dict[PoolID, CompatibilityGroups] = {}
 
     def draw(self, candidate: Candidate) -> Drawn | None:
-        """Draw what the device consumes; None, and no change, if it cannot be had."""
-        groups = self._groups_of(candidate.pool) if self._minds_groups else None
+        """Draw what the device consumes; return None, without a change, if it is not available."""
+        groups = self._groups_of(candidate.pool) if self._checks_groups else None
         before = groups.join(candidate.device) if groups is not None else None
         if groups is not None and before is None:
             return None
@@ -326,14 +326,14 @@ class CounterLedger:
         return Drawn(counters, groups, before or {})
 
     def state(self) -> Hashable:
-        """Return what is drawn and which groups are in common, by pool."""
+        """Return the drawn amounts and the common groups, by pool."""
         drawn = (
             (key, counter, amount)
             for key, counters in self._counters.items()
             for counter, amount in counters.drawn.items()
             if amount
         )
-        groups = ((pool, *each) for pool, known in self._groups.items() for each in known.common.items())
+        groups = ((pool, *item) for pool, of_pool in self._groups.items() for item in of_pool.common.items())
         return frozenset(drawn), frozenset(groups)
 
     def _counters_of(self, pool: PoolID) -> Counters:
@@ -354,12 +354,12 @@ class CounterLedger:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The counters that were drawn for one device.
+    """A record of what one device drew, to undo it.
 
     Attributes:
-        counters: from these counters.
-        groups: the groups that it joined, if they count.
-        before: what these had in common before.
+        counters: the counters that it drew on.
+        groups: the groups that it joined, if the feature is on.
+        before: the common groups before.
     """
 
     counters: Counters
@@ -367,14 +367,14 @@ class Drawn:
     before: dict[str, Groups]
 
     def give_back(self, device: Device) -> None:
-        """Undo the draw; last in, first out."""
+        """Undo the draw; draws are undone in reverse order."""
         self.counters.give_back(device)
         if self.groups is not None:
             self.groups.common = self.before
 
 
 def available_counters(pool: Pool, state: PoolState) -> dict[CounterKey, Amount]:
-    """The pool's counters less what its allocated devices consume, on any node; a shared device counts once."""
+    """Return the pool's counters minus what its allocated devices consume on all nodes; shared devices count once."""
     available: dict[CounterKey, Amount] = {
         (set_.name, name): counter.value.value
         for set_ in pool.counters.values()
@@ -388,15 +388,15 @@ def available_counters(pool: Pool, state: PoolState) -> dict[CounterKey, Amount]
 
 
 def common_groups(pool: Pool, state: PoolState) -> dict[str, Groups]:
-    """The compatibility groups that the allocated devices of each counter set have in common, on any node."""
+    """Return the compatibility groups that the allocated devices of each counter set share, on all nodes."""
     common: dict[str, Groups] = {}
     for device in _allocated(pool, state):
         for name, groups in _groups(device):
-            known = common.get(name)
+            shared = common.get(name)
             if name not in common:
                 common[name] = groups
-            elif known is not None and groups is not None:
-                common[name] = known & groups
+            elif shared is not None and groups is not None:
+                common[name] = shared & groups
     return common
 
 

@@ -1,7 +1,7 @@
-"""Explains why claims do not fit on a node, by what came nearest to fitting, and notes what is odd about answers.
+"""Explains why claims do not fit on a node, by the device that came closest, and notes surprising answers.
 
-Each request is looked at by itself: how far each device gets through the checks, and what stops it. Where every request
-could be satisfied alone, each is looked at beside those before it; where that goes well too, it is a constraint.
+First, each request is checked by itself: how many checks each device passes, and which one it fails. If every request
+fits alone, each is checked after those before it. If that works as well, a constraint is the cause.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from dranode.api.capacity_policy import allowed_amounts
 from dranode.api.errors import number_of
 from dranode.api.quantity import Quantity
-from dranode.api.resource import AllocationResult, DeviceAttribute, DeviceClass, DeviceConstraint, ResourceClaim
+from dranode.api.resource import AllocationResult, DeviceClass, DeviceConstraint, ResourceClaim
 from dranode.driver.claims.grant import applies
 from dranode.sim.allocator.capacity import (
     Counters,
@@ -30,7 +30,7 @@ from dranode.sim.allocator.capacity import (
     shortage,
     steps_are_inexact,
 )
-from dranode.sim.allocator.constraints import attribute_values, lookup
+from dranode.sim.allocator.constraints import attribute_values, common_values, lookup
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Candidate, Pool
 from dranode.sim.allocator.requests import AllocationError, AllocationRequest, Alternative, claim_name
@@ -42,7 +42,7 @@ from dranode.sim.allocator.taint_rules import untolerated
 
 
 class Stage(IntEnum):
-    """The stage that a device reaches, in the order in which the reasons come nearer to fitting."""
+    """The check that a device fails; higher stages are closer to fitting."""
 
     NO_DEVICE = -1
     SELECTOR = 0
@@ -58,13 +58,13 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Miss:
-    """The distance of a node from fitting; greater is nearer.
+    """How far a node is from fitting; greater is closer.
 
     Attributes:
-        satisfied: requests that could be satisfied alone, before the first that could not.
-        stage: how far the best device got for that one.
-        fraction: what part of the devices wanted, or of the capacity, is there.
-        sentence: the same for people, without a full stop.
+        satisfied: how many requests fit alone, before the first that does not.
+        stage: the stage of the best device for that request.
+        fraction: the available part of the requested devices or capacity.
+        sentence: the explanation for people, without a full stop.
     """
 
     satisfied: int
@@ -74,7 +74,7 @@ class Miss:
 
 
 _DRIVER: Final = re.compile(r"""\bdevice\.driver\s*==\s*(["'])([^"'\\]+)\1""")
-# How far a device gets, its name, and what stops it, which continues a sentence that begins with the name.
+# The stage of a device, its fraction, its name, and a predicate for a sentence that begins with the name.
 _Verdict: TypeAlias = tuple[Stage, Fraction, str, str]
 
 
@@ -85,16 +85,16 @@ def nearest_miss(
     allocated: Allocated,
     selectors: Selectors,
 ) -> Miss:
-    """Return what keeps the claims from fitting into these pools.
+    """Return why the claims do not fit into these pools.
 
     Raises:
-        AllocationError: a selector cannot be evaluated on a device that the search did not come to.
+        AllocationError: a selector cannot be evaluated on a device that the search did not reach.
     """
     explainer = _Explainer(pools, allocated, selectors)
     satisfied = 0
     for claim, claim_requests in zip(claims, requests, strict=True):
         for request in claim_requests:
-            misses = [explainer.alternative(one, claim_name(claim), satisfied) for one in request.alternatives]
+            misses = [explainer.alternative(item, claim_name(claim), satisfied) for item in request.alternatives]
             if all(miss is not None for miss in misses):
                 return max(miss for miss in misses if miss is not None)
             satisfied += 1
@@ -104,46 +104,44 @@ def nearest_miss(
                 sentence = explainer.match(constraint, claim_requests, claim_name(claim))
                 if sentence:
                     return Miss(satisfied, Stage.CONSTRAINT, Fraction(1), sentence)
-    return _beside(claims, requests, pools, allocated, selectors) or _constrained(claims, satisfied)
+    return _after_earlier(claims, requests, pools, allocated, selectors) or _constrained(claims, satisfied)
 
 
-def _beside(
+def _after_earlier(
     claims: Sequence[ResourceClaim],
     requests: Sequence[tuple[AllocationRequest, ...]],
     pools: Sequence[Pool],
     allocated: Allocated,
     selectors: Selectors,
 ) -> Miss | None:
-    """Return what the first request lacks that does not fit beside those before it, constraints left aside."""
-    free = [
+    """Return what the first request lacks that fits alone, but not after those before it; constraints are ignored."""
+    unconstrained = [
         replace(claim, spec=replace(claim.spec, devices=replace(claim.spec.devices, constraints=())))
         for claim in claims
     ]
-    wanted = [(number, request) for number, of_claim in enumerate(requests) for request in of_claim]
+    in_order = [(number, request) for number, of_claim in enumerate(requests) for request in of_claim]
     before: tuple[tuple[DevicePick, ...], ...] = tuple(() for _ in claims)
-    for count, (number, request) in enumerate(wanted, start=1):
-        parts = tuple(tuple(one for claim, one in wanted[:count] if claim == which) for which in range(len(claims)))
+    for count, (number, request) in enumerate(in_order, start=1):
+        parts = tuple(tuple(item for owner, item in in_order[:count] if owner == claim) for claim in range(len(claims)))
         try:
-            picks = search(free, parts, pools, allocated, selectors).picks
+            picks = search(unconstrained, parts, pools, allocated, selectors).picks
         except AllocationError:
             return None
         if picks is None:
-            taken = allocated.with_allocations(
-                allocation(claim, of_claim, mine, node="", features=selectors.features, share_id=lambda: "")
-                for claim, of_claim, mine in zip(free, parts, before, strict=True)
+            after = allocated.with_allocations(
+                allocation(claim, of_claim, devices, node="", features=selectors.features, share_id=lambda: "")
+                for claim, of_claim, devices in zip(unconstrained, parts, before, strict=True)
             )
-            explainer = _Explainer(pools, taken, selectors)
-            misses = [
-                explainer.alternative(one, claim_name(claims[number]), len(wanted)) for one in request.alternatives
-            ]
-            known = [miss for miss in misses if miss is not None]
-            if not known:
+            explainer = _Explainer(pools, after, selectors)
+            name = claim_name(claims[number])
+            misses = [explainer.alternative(item, name, len(in_order)) for item in request.alternatives]
+            nearest = max((miss for miss in misses if miss is not None), default=None)
+            if nearest is None:
                 return None
-            nearest = max(known)
-            # By its place: pods whose claims ask for the same share the answer, and their claims have other names.
+            # The claim is named by its position, because pods with equal claims of other names share the answer.
             where = f" of claim {number + 1} of {len(claims)}" if len(claims) > 1 else ""
             sentence = nearest.sentence.replace(f"request {request.name}", f"request {request.name}{where}", 1)
-            return Miss(len(wanted), Stage.TOGETHER, nearest.fraction, f"after the earlier requests, {sentence}")
+            return Miss(len(in_order), Stage.TOGETHER, nearest.fraction, f"after the earlier requests, {sentence}")
         before = picks
     return None
 
@@ -167,7 +165,7 @@ def usable_devices(
     pools: Sequence[Pool],
     selectors: Selectors,
 ) -> frozenset[tuple[str, str, str]]:
-    """Return the devices that a request chooses, and those that share counters with them, by driver, pool and name.
+    """Return the devices that a request chooses and those that share counters with them, by driver, pool and name.
 
     Raises:
         AllocationError: a selector cannot be evaluated on one of them.
@@ -182,12 +180,16 @@ def usable_devices(
         if selectors.exclusion(alternative, candidate, claim_name(claim)) is None
     ]
     counted = {
-        (candidate.pool, each.counter_set) for candidate in chosen for each in candidate.device.consumes_counters
+        (candidate.pool, consumption.counter_set)
+        for candidate in chosen
+        for consumption in candidate.device.consumes_counters
     }
     sharing = (
         candidate
         for candidate in candidates
-        if any((candidate.pool, each.counter_set) in counted for each in candidate.device.consumes_counters)
+        if any(
+            (candidate.pool, consumption.counter_set) in counted for consumption in candidate.device.consumes_counters
+        )
     )
     return frozenset(
         (candidate.pool.driver, candidate.pool.pool, candidate.device.name) for candidate in (*chosen, *sharing)
@@ -204,28 +206,28 @@ class _Explainer:
         self.features = selectors.features
 
     def alternative(self, alternative: Alternative, claim: str, satisfied: int) -> Miss | None:
-        """Return what a request lacks by itself; None if nothing."""
+        """Return what a request lacks by itself; None if it fits."""
         driver = driver_of(alternative.device_class)
-        own = [candidate for candidate in self.candidates if driver is None or candidate.pool.driver == driver]
-        verdicts = [self._verdict(alternative, candidate, claim) for candidate in own]
+        candidates = [candidate for candidate in self.candidates if driver is None or candidate.pool.driver == driver]
+        verdicts = [self._verdict(alternative, candidate, claim) for candidate in candidates]
         free = sum(verdict[0] is Stage.FREE for verdict in verdicts)
         chosen = [verdict for verdict in verdicts if verdict[0] > Stage.OTHER_NODE]
         needed = len(chosen) if alternative.count is None else alternative.count
         if free >= max(needed, 1):
             return None
-        head = f"request {alternative.name} needs {_wanted(alternative, needed)}"
-        if not own:
+        head = f"request {alternative.name} needs {_needs(alternative, needed)}"
+        if not candidates:
             broken = [pool for pool in self.broken if driver is None or pool.id.driver == driver]
             if broken:
                 return Miss(satisfied, Stage.SELECTOR, Fraction(0), f"{head}; pool {broken[0].id} is not complete")
-            nobody = "no device is published here" if driver is None else f"driver {driver} publishes none here"
-            return Miss(satisfied, Stage.NO_DEVICE, Fraction(0), f"{head}; {nobody}")
-        others = [verdict for verdict in verdicts if verdict[0] is not Stage.FREE]
-        if not others:
-            there = "there is only 1" if free == 1 else f"there are only {free}"
-            return Miss(satisfied, Stage.FREE, Fraction(free, needed), f"{head}; {there}")
-        stage, fraction, name, why = max(others)
-        alike = Counter(verdict[0] for verdict in others)[stage]
+            none = "no device is published here" if driver is None else f"driver {driver} publishes none here"
+            return Miss(satisfied, Stage.NO_DEVICE, Fraction(0), f"{head}; {none}")
+        unfit = [verdict for verdict in verdicts if verdict[0] is not Stage.FREE]
+        if not unfit:
+            too_few = "there is only 1" if free == 1 else f"there are only {free}"
+            return Miss(satisfied, Stage.FREE, Fraction(free, needed), f"{head}; {too_few}")
+        stage, fraction, name, why = max(unfit)
+        alike = Counter(verdict[0] for verdict in unfit)[stage]
         more = f" ({alike - 1} more like it)" if alike > 1 else ""
         if len(verdicts) == 1:
             nearest = f"the only one, {name}, {why}"
@@ -264,34 +266,21 @@ class _Explainer:
         if device.consumes_counters and not consumed:
             short = Counters(available_counters(self.pools[candidate.pool], state)).draw(device)
             if short is not None:
-                (set_, counter), left = short
-                return (
-                    Stage.COUNTERS,
-                    Fraction(0),
-                    device.name,
-                    f"lacks counter {set_}/{counter}: {_amount(left)} is left",
-                )
-        lacking = self._shortage(alternative, candidate, consumed)
-        if lacking is not None:
-            return Stage.CAPACITY, _part(lacking), device.name, _shortage(lacking, alternative.capacity)
+                (set_, counter), available = short
+                why = f"lacks counter {set_}/{counter}: {_amount(available)} is left"
+                return Stage.COUNTERS, Fraction(0), device.name, why
+        if self.features.consumable_capacity:
+            lacking = shortage(candidate, alternative.capacity, consumed, self.features)
+            if lacking is not None:
+                return Stage.CAPACITY, _part(lacking), device.name, _shortage(lacking, alternative.capacity)
         taint = untolerated(device, alternative.tolerations) if self.features.device_taints else None
         if taint is not None:
             why = f"has the taint {taint.key}:{taint.effect}, which is not tolerated"
             return Stage.TAINT, Fraction(0), device.name, why
         return Stage.FREE, Fraction(1), device.name, ""
 
-    def _shortage(
-        self, alternative: Alternative, candidate: Candidate, consumed: Mapping[str, Amount]
-    ) -> Shortage | None:
-        if not self.features.consumable_capacity:
-            return None
-        return shortage(candidate, alternative.capacity, consumed, self.features)
-
     def match(self, constraint: DeviceConstraint, requests: Sequence[AllocationRequest], claim: str) -> str:
-        """Return which value comes nearest to serving all requests of the constraint.
-
-        Nothing if one serves them all.
-        """
+        """Return the value with devices for the most requests of the constraint; empty if one has enough for all."""
         name = constraint.match_attribute or ""
         bound = [
             alternative
@@ -304,12 +293,12 @@ class _Explainer:
             for value in self._values(alternative, claim, name):
                 served.setdefault(value, Counter())[alternative.name] += 1
         lacking = {
-            value: [one.name for one in bound if counts[one.name] < (one.count or 1)]
+            value: [item.name for item in bound if counts[item.name] < (item.count or 1)]
             for value, counts in served.items()
         }
         if not lacking:
-            return f"no free device has {name}, which matchAttribute asks for"
-        value = min(lacking, key=lambda each: len(lacking[each]))
+            return f"no free device has {name}, which matchAttribute needs"
+        value = min(lacking, key=lambda candidate: len(lacking[candidate]))
         if not lacking[value]:
             return ""
         return (
@@ -327,14 +316,14 @@ class _Explainer:
 
 
 def driver_of(device_class: DeviceClass) -> str | None:
-    """Return the one driver whose devices a class names in its selectors, as in `device.driver == "dra.gpu"`."""
+    """Return the driver that a class names in its selectors, as in `device.driver == "dra.gpu"`; None if not one."""
     expressions = [selector.cel.expression for selector in device_class.spec.selectors if selector.cel is not None]
     drivers = {match[2] for expression in expressions for match in _DRIVER.finditer(expression)}
     return drivers.pop() if len(drivers) == 1 else None
 
 
 def _amount(amount: Amount) -> str:
-    """An amount for people, in Ki, Mi ... where it is a round number of these."""
+    """Format an amount for people, in Ki, Mi and so on if it is a multiple of 1024."""
     if isinstance(amount, int) and amount and amount % 1024 == 0:
         return canonical(Quantity(f"{amount // 1024}Ki")).text
     return canonical(Quantity(amount if isinstance(amount, int) else f"{float(amount):f}")).text
@@ -346,8 +335,8 @@ def _part(lacking: Shortage) -> Fraction:
     return Fraction(max(lacking.available, 0)) / Fraction(lacking.needed)
 
 
-def _shortage(lacking: Shortage, asked: Mapping[str, Quantity]) -> str:
-    """What the device has of a capacity; it names the capacity where the request asks for several or none."""
+def _shortage(lacking: Shortage, requested: Mapping[str, Quantity]) -> str:
+    """Return how much of a capacity is free, with its name unless the request is for only one capacity."""
     if lacking.needed is None:
         return f"has no capacity {lacking.name}"
     needed = _amount(lacking.needed)
@@ -357,23 +346,24 @@ def _shortage(lacking: Shortage, asked: Mapping[str, Quantity]) -> str:
     short = _amount(lacking.needed - lacking.available)
     free = _amount(lacking.available) if lacking.available > 0 else "none"
     few = "few" if short.isdigit() else "little"
-    rest = free if len(asked) == 1 else _of_capacity(free, lacking.name)
-    rounded = "" if any(one.value == lacking.needed for one in asked.values()) else f" for the {needed} that it takes"
-    return f"has {rest} free ({short} too {few}{rounded})"
+    amount = free if len(requested) == 1 else _of_capacity(free, lacking.name)
+    as_requested = any(quantity.value == lacking.needed for quantity in requested.values())
+    rounded = "" if as_requested else f" for the {needed} that it takes"
+    return f"has {amount} free ({short} too {few}{rounded})"
 
 
-def _wanted(alternative: Alternative, needed: int) -> str:
-    """What a request asks for: `2 devices of class gpu`, `40 CPUs from one device`."""
+def _needs(alternative: Alternative, needed: int) -> str:
+    """Return what a request needs: `2 devices of class gpu`, `40 CPUs from one device`."""
     amounts = [_of_capacity(str(quantity), name) for name, quantity in alternative.capacity.items()]
     if amounts and alternative.count == 1:
         return f"{' and '.join(amounts)} from one device"
     devices = "all devices" if alternative.count is None else number_of(needed, "device")
-    each = f" with {' and '.join(amounts)} each" if amounts else ""
-    return f"{devices} of class {alternative.device_class.metadata.name}{each}"
+    capacity = f" with {' and '.join(amounts)} each" if amounts else ""
+    return f"{devices} of class {alternative.device_class.metadata.name}{capacity}"
 
 
 def _of_capacity(amount: str, name: str) -> str:
-    """An amount with what it is of: `40 CPUs`, `10Gi of memory`."""
+    """Return an amount with its unit: `40 CPUs`, `10Gi of memory`."""
     kind = name.rpartition("/")[2]
     return f"{amount} CPU{'' if amount == '1' else 's'}" if kind == "cpu" else f"{amount} of {kind}"
 
@@ -391,12 +381,12 @@ _OF_ODDITY: Final[Mapping[Oddity, str]] = {
         "this answer is for the order of their names"
     ),
 }
-# These can only keep something from being found.
+# These can only prevent an allocation.
 _ONLY_ON_FAILURE: Final = frozenset({Oddity.ADMIN_BLOCKS, Oddity.ADMIN_NEEDS_CAPACITY})
 
 
 def notes_on_failure(oddities: Iterable[Oddity]) -> tuple[str, ...]:
-    """Notes on a claim that does not fit."""
+    """Return notes on a claim that does not fit."""
     return tuple(_OF_ODDITY[oddity] for oddity in Oddity if oddity in frozenset(oddities))
 
 
@@ -407,12 +397,12 @@ def notes_on_success(
     oddities: Iterable[Oddity],
     features: Features,
 ) -> tuple[str, ...]:
-    """Notes on a claim that was allocated."""
-    kept = frozenset(oddities) - _ONLY_ON_FAILURE
+    """Return notes on a claim that was allocated."""
+    relevant = frozenset(oddities) - _ONLY_ON_FAILURE
     return tuple(
         dict.fromkeys(
             (
-                *notes_on_failure(kept),
+                *notes_on_failure(relevant),
                 *_not_distinct(claim, picks),
                 *_inexact_steps(picks, features),
                 *_repeated_configs(allocation),
@@ -427,26 +417,23 @@ def _not_distinct(claim: ResourceClaim, picks: Sequence[DevicePick]) -> Iterator
         name = constraint.distinct_attribute
         if name is None:
             continue
-        mine = [pick for pick in picks if applies(constraint.requests, pick.alternative.name)]
-        for first, second in combinations(mine, 2):
-            if _common(*(lookup(pick.candidate.device, pick.candidate.pool.driver, name) for pick in (first, second))):
+        devices = [pick.candidate for pick in picks if applies(constraint.requests, pick.alternative.name)]
+        attributes = [(device, lookup(device.device, device.pool.driver, name)) for device in devices]
+        values = [(device, attribute_values(attribute)) for device, attribute in attributes if attribute is not None]
+        for (first, of_first), (second, of_second) in combinations(values, 2):
+            if common_values(of_first, of_second):
                 yield (
-                    f"{first.candidate.device.name} and {second.candidate.device.name} have the same {name} "
-                    "despite distinctAttribute: before 1.37, a device is compared only with the last one of its request"
+                    f"{first.device.name} and {second.device.name} have the same {name} despite distinctAttribute: "
+                    "before 1.37, a device is compared only with the last one of its request"
                 )
-
-
-def _common(first: DeviceAttribute | None, second: DeviceAttribute | None) -> bool:
-    mine, theirs = (attribute_values(each) if each is not None else None for each in (first, second))
-    return mine is not None and theirs is not None and mine[0] == theirs[0] and bool(mine[1] & theirs[1])
 
 
 def _inexact_steps(picks: Sequence[DevicePick], features: Features) -> Iterator[str]:
     for pick in picks:
         if pick.share is not None and steps_are_inexact(pick.candidate, pick.alternative.capacity, features):
             yield (
-                f"{pick.candidate.device.name}: kube-scheduler counts steps of a capacity in whole numbers, rounded "
-                "up, so a fractional request consumes more than its policy says"
+                f"{pick.candidate.device.name}: kube-scheduler rounds the steps of a capacity up to whole numbers, so "
+                "a fractional request consumes more than its policy says"
             )
 
 
@@ -463,5 +450,5 @@ def _waits(allocation: AllocationResult) -> Iterator[str]:
 
 def _repeated_configs(allocation: AllocationResult) -> Iterator[str]:
     entries = allocation.devices.config
-    if any(one is other for one, other in combinations(entries, 2)):
+    if any(first is second for first, second in combinations(entries, 2)):
         yield "a configuration of the claim is listed once for each request that it names; 1.37 lists it once"

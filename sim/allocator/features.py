@@ -1,4 +1,4 @@
-"""The feature gates that change what the allocator answers, with the defaults of a release."""
+"""The feature gates that change answers of the allocator, with the defaults of a release."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dranode.sim.cel.declarations import KnownToCEL
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """One field for each gate, named as the gate is, without the prefix DRA; the defaults are those of `NEWEST_STABLE`.
+    """One field per feature gate, named after it without the prefix DRA; the defaults are those of `NEWEST_STABLE`.
 
     Attributes:
         release: the release whose allocator answers.
@@ -40,7 +40,7 @@ class Features:
 
     @classmethod
     def of(cls, release: Release, gates: Mapping[str, bool] | None = None) -> Self:
-        """The defaults of the release, but for these gates."""
+        """Return the defaults of the release with these gates changed."""
         values: dict[str, Any] = {"release": release}
         for name, gate in GATES.items():
             if gate.field is not None:
@@ -52,8 +52,8 @@ class Features:
         """Read `NAME=BOOL,...` with the names of `--feature-gates`.
 
         Raises:
-            UsageError: a gate is unknown to the release or locked or needs another one, its value is neither true nor
-                false, or it differs from the default and nothing that it changes is simulated.
+            UsageError: a gate is unknown to the release, locked, or needs another one; its value is neither true nor
+                false; or its effect is not simulated.
         """
         gates: dict[str, bool] = {}
         for item in filter(None, text.split(",")):
@@ -65,54 +65,51 @@ class Features:
         return cls.of(release, gates)
 
     def has(self, change: Change) -> bool:
-        """Return whether the release answers as it does since that change."""
+        """Return whether the release has the change."""
         return change in self.release.changes
 
     @property
     def binding(self) -> bool:
-        """Return whether devices with binding conditions are allocated, which takes two gates."""
+        """Return whether devices with binding conditions are allocated, which needs two gates."""
         return self.device_binding_conditions and self.resource_claim_device_status
 
     @property
     def stable(self) -> bool:
-        """Return whether Kubernetes takes the stable one of its allocators, the oldest.
-
-        Before 1.36 that one knows no gate at all (`oldest`).
-        """
+        """Return whether Kubernetes uses the stable variant of its allocators."""
         return not (self.consumable_capacity or self.binding or self.fractional_capacity_range or self.experimental)
 
     @property
     def beyond_stable(self) -> bool:
-        """Return whether the allocator that Kubernetes takes knows what the stable one does not.
+        """Return whether Kubernetes uses an allocator with more features than the stable variant.
 
         These are devices that bind to their node, `distinctAttribute`, `allowMultipleAllocations` in selectors, and
-        capacity requests, which it refuses while their gate is off. 1.34 takes its experimental one already for the
-        status of devices.
+        capacity requests, which are refused while their gate is off. In 1.34, the gate for device status already
+        selects the experimental variant.
         """
         return not self.stable or (self.resource_claim_device_status and not self.has(Change.COUNTER_SLICES_APART))
 
     @property
     def oldest(self) -> bool:
-        """Return whether Kubernetes takes an allocator that knows no gate at all, which 1.35 had last.
+        """Return whether Kubernetes uses the stable variant of 1.34 and 1.35 with all of its gates off.
 
-        It makes pools as those of 1.34 do, but takes nothing from one that is incomplete.
+        It builds pools like 1.34, but takes no device from an incomplete pool.
         """
         knows_gates = self.admin_access or self.prioritized_list or self.partitionable_devices or self.device_taints
         return self.stable and not knows_gates and not self.has(Change.FIXED_ORDER)
 
     @property
     def lists_compared(self) -> bool:
-        """Return whether constraints compare lists, which selectors see with the gate alone."""
+        """Return whether constraints compare lists; for selectors, the gate alone is enough."""
         return self.list_type_attributes and self.has(Change.LISTS_COMPARED)
 
     @property
     def fixed_order(self) -> bool:
-        """Return whether pools and slices are searched in an order that is fixed."""
+        """Return whether pools and slices are searched in a fixed order."""
         return self.has(Change.FIXED_ORDER) and not self.stable
 
     @property
     def stored_expressions(self) -> KnownToCEL:
-        """Return what the scheduler takes in expressions that are stored: whatever the release knows, gates or not."""
+        """Return what the scheduler accepts in stored expressions: everything the release knows, whatever the gates."""
         lists = self.list_type_attributes
         return KnownToCEL(
             lists=lists or self.has(Change.LISTS_COMPILE),
@@ -122,14 +119,14 @@ class Features:
 
     @property
     def new_expressions(self) -> KnownToCEL:
-        """Return what the API server takes in expressions that are written."""
+        """Return what the API server accepts in new expressions."""
         lists = self.list_type_attributes
         shares = self.consumable_capacity
         return KnownToCEL(lists=lists, includes=lists, shares=shares, cel_go_29=self.has(Change.CEL_GO_29))
 
     @property
     def experimental(self) -> bool:
-        """Return whether a gate is on for which Kubernetes takes the experimental one of its allocators."""
+        """Return whether a gate is on that makes Kubernetes use the experimental variant of its allocators."""
         return (
             self.derived_attributes
             or self.device_compatibility_groups
@@ -142,7 +139,7 @@ _BOOLEANS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "F
 
 
 def _check_needs(gates: Mapping[str, bool], release: Release) -> None:
-    """Refuse what Kubernetes refuses when it starts: a gate that is on while the one that it needs is off."""
+    """Fail like Kubernetes at start-up if a gate is on while the one that it needs is off."""
     on = {name: gates.get(name, release.gate(name)) for name in GATES}
     for name, gate in GATES.items():
         if gate.needs is not None and on[name] and not on[gate.needs]:
@@ -153,13 +150,13 @@ def _setting(name: str, release: Release, *, value: bool) -> bool:
     default = release.gate(name) if name in GATES else None
     if default is None:
         known = ", ".join(gate for gate in GATES if release.gate(gate) is not None)
-        raise UsageError(f'the feature gate "{name}" is unknown to Kubernetes {release.name}; there are {known}')
+        raise UsageError(f'the feature gate "{name}" is unknown to Kubernetes {release.name}; it has {known}')
     if value != default and release.locks(name):
         raise UsageError(f"the feature gate {name} is locked to {str(default).lower()} in Kubernetes {release.name}")
     if value and not default and Change.FIXED_ORDER not in release.changes:
         raise UsageError(f"the alpha feature gate {name} of Kubernetes {release.name} is not simulated; leave it out")
     if value != default and GATES[name].field is None:
         raise UsageError(
-            f"the feature gate {name} cannot be changed here: what it changes is not simulated; leave it out"
+            f"the feature gate {name} cannot be changed, because its effect is not simulated; leave it out"
         )
     return value

@@ -1,7 +1,7 @@
-"""Resource pools as one node sees them: the newest generation, complete and consistent, devices in the order of search.
+"""The resource pools that a node can use: the newest generation of each, with its devices in search order.
 
-Source: KEP-4381, KEP-4815, KEP-5963; `GatherPools` of kube-scheduler says which slices count and in which order.
-Attributes that no claim reads, such as serial numbers, do not tell devices apart.
+Source: KEP-4381, KEP-4815, KEP-5963; `GatherPools` of kube-scheduler decides which slices count and in which order.
+Attributes that no claim reads, such as serial numbers, do not distinguish devices.
 """
 
 from __future__ import annotations
@@ -42,37 +42,37 @@ from dranode.sim.cel.expression import AttributeName, attributes_read, split_nam
 
 @dataclass(frozen=True, slots=True)
 class AttributesRead:
-    """The attributes that selectors and constraints look at.
+    """The attributes that selectors and constraints read.
 
     Attributes:
-        names: domain and identifier of each; None if it may be any.
+        names: domain and identifier of each attribute; None if any attribute may be read.
     """
 
     names: frozenset[AttributeName] | None
 
     @classmethod
     def of(cls, claims: Iterable[DeviceClaim], classes: Iterable[DeviceClass], declared: KnownToCEL) -> AttributesRead:
-        """Look at claims and classes, whose expressions may use what is declared."""
+        """Collect the attributes of claims and classes; `declared` is what their expressions may use."""
         names: set[AttributeName] = set()
         for device_class in classes:
-            if not _enter(names, device_class.spec.selectors, declared):
+            if not _collect(names, device_class.spec.selectors, declared):
                 return cls(None)
         for claim in claims:
-            if not _enter_claim(names, claim, declared):
+            if not _collect_from_claim(names, claim, declared):
                 return cls(None)
         return cls(frozenset(names))
 
     def covers(self, claim: DeviceClaim, declared: KnownToCEL) -> bool:
-        """Return whether the claim looks at nothing else."""
+        """Return whether the claim reads no other attribute."""
         if self.names is None:
             return True
         names: set[AttributeName] = set()
-        return _enter_claim(names, claim, declared) and names <= self.names
+        return _collect_from_claim(names, claim, declared) and names <= self.names
 
     def distinguishing(self, device: Device, driver: str) -> Device:
-        """Return the device without its name, and without attributes that nobody looks at.
+        """Return the device without its name and without the attributes that are not read.
 
-        Those remain whose mere presence may end an evaluation: lists, versions, and what has no value.
+        Lists, versions and attributes without a value remain, because their mere presence can fail an evaluation.
         """
         if self.names is None:
             return msgspec.structs.replace(device, name="")
@@ -85,27 +85,20 @@ class AttributesRead:
         return msgspec.structs.replace(device, name="", attributes=attributes)
 
 
-def _enter_claim(names: set[AttributeName], claim: DeviceClaim, declared: KnownToCEL) -> bool:
-    """Add what a claim looks at; False if it may be any attribute."""
+def _collect_from_claim(names: set[AttributeName], claim: DeviceClaim, declared: KnownToCEL) -> bool:
+    """Add the attributes that a claim reads; return False if it may read any attribute."""
     for constraint in claim.constraints:
         for name in (constraint.match_attribute, constraint.distinct_attribute):
             if name is not None:
                 domain, _, identifier = name.rpartition("/")
                 names.add((domain, identifier))
-    return all(
-        not request.derived_attributes and _enter(names, request.selectors, declared)
-        for request in _exact_requests(claim)
-    )
-
-
-def _exact_requests(claim: DeviceClaim) -> Iterator[ExactDeviceRequest | DeviceSubRequest]:
+    requests: list[ExactDeviceRequest | DeviceSubRequest] = []
     for request in claim.requests:
-        if request.exactly is not None:
-            yield request.exactly
-        yield from request.first_available
+        requests += request.first_available if request.exactly is None else (request.exactly, *request.first_available)
+    return all(not request.derived_attributes and _collect(names, request.selectors, declared) for request in requests)
 
 
-def _enter(names: set[AttributeName], selectors: Iterable[DeviceSelector], declared: KnownToCEL) -> bool:
+def _collect(names: set[AttributeName], selectors: Iterable[DeviceSelector], declared: KnownToCEL) -> bool:
     for selector in selectors:
         read = attributes_read(selector.cel.expression, declared) if selector.cel is not None else frozenset()
         if read is None:
@@ -121,19 +114,19 @@ def _is_plain(attribute: DeviceAttribute) -> bool:
     )
 
 
-# What a node declares that can leave out calls to a driver.
+# The declared feature of nodes that can skip calls to a driver.
 _OPTIONAL_OPERATIONS: Final = "DRAOptionalNodeOperations"
 _ALL_READ: Final = AttributesRead(None)
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The attributes of a device that selectors see, and all else but its name that distinguishes it from others.
+    """Everything that distinguishes a device from others, apart from its name.
 
     Attributes:
         number: equal for equal contents of one `PoolIndex`.
         driver: the driver.
-        device: one device of that content; another one may have other attributes, at which nobody looks.
+        device: one device with this content; others may differ in attributes that are not read.
     """
 
     number: int
@@ -143,15 +136,15 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A device that can be searched for a node.
+    """A device that the search for a node considers.
 
     Attributes:
         pool: its pool.
-        device: as it was published.
-        slice: the slice that holds it.
-        content: what it is apart from its name.
+        device: the published device.
+        slice: the slice with the device.
+        content: the device apart from its name.
         reachable: whether the node can use it; only False with per-device node selection.
-        servable: whether the node can leave out the calls to the driver that the slice leaves out (KEP-5945).
+        servable: whether the node can skip the calls to the driver that the slice skips (KEP-5945).
     """
 
     pool: PoolID
@@ -164,16 +157,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool as a node sees it.
+    """A pool, for one node.
 
     Attributes:
         id: driver and name.
-        candidates: its devices on slices that are for the node, in the order of search.
-        elsewhere: devices of the pool on slices for other nodes; they draw on the same counters.
+        candidates: its devices in slices for the node, in search order.
+        elsewhere: its devices in slices for other nodes, which draw on the same counters.
         counters: the counter sets by name.
-        incomplete: slices are missing, so nothing is taken from it; it may be invalid, too.
-        partial: the node does not see all slices, which only keeps requests for all devices away (until 1.34).
-        invalid: why nothing is taken from it, or nothing.
+        incomplete: whether slices are missing, so that no device may be taken; the pool may be invalid as well.
+        partial: whether the node does not see all slices; in 1.34, that only fails requests for all devices.
+        invalid: why no device may be taken; empty if the pool is valid.
     """
 
     id: PoolID
@@ -186,26 +179,26 @@ class Pool:
 
     @property
     def usable(self) -> bool:
-        """Return whether devices may be taken from it."""
+        """Return whether devices may be taken from the pool."""
         return not self.incomplete and not self.invalid
 
     @cached_property
     def binds(self) -> bool:
-        """Return whether a device has binding conditions, which puts the pool behind all that have none."""
+        """Return whether a device has binding conditions; such pools are searched last."""
         return any(candidate.device.binding_conditions for candidate in self.candidates)
 
 
 class PoolIndex:
-    """The slices of a cluster, indexed for the question which pools a node sees.
+    """The slices of a cluster, indexed to find the pools of a node.
 
     Attributes:
-        slices: all slices, in the order given.
+        slices: the slices that the release knows, in the given order.
     """
 
     def __init__(self, slices: Iterable[ResourceSlice], features: Features, read: AttributesRead = _ALL_READ) -> None:
-        """Index the slices; those that a gate hides make their pool complete, and nothing else.
+        """Index the slices; hidden ones (of a disabled feature) only count for the completeness of their pool.
 
-        Devices that differ only in attributes that are not read are of one content.
+        Devices that differ only in attributes that are not read have the same content.
         """
         self._read = read
         self._features = features
@@ -219,7 +212,8 @@ class PoolIndex:
         self._of_pool: dict[PoolID, list[ResourceSlice]] = defaultdict(list)
         self._counters: list[ResourceSlice] = []
         self._contents: dict[bytes, Content] = {}
-        # A fleet of equal machines shares its devices, so most are looked up by identity (the list keeps them alive).
+        # Identical machines of a fleet share device objects, so most are found by identity. The entry keeps the device
+        # alive, so that its identity is not reused.
         self._content_of: dict[tuple[str, int], tuple[Device, Content]] = {}
         for slice_ in everything:
             self._of_pool[PoolID(slice_.spec.driver, slice_.spec.pool.name)].append(slice_)
@@ -234,20 +228,20 @@ class PoolIndex:
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
-        """The node names of the slices, each once, in order."""
+        """Return the node names in the slices, in order and without repetition."""
         return tuple(self._of_node)
 
     def pools(self, node: Node) -> tuple[Pool, ...]:
-        """The pools that the node sees, in the order of search."""
+        """Return the pools that the node can use, in search order."""
         newest: dict[PoolID, list[ResourceSlice]] = {}
         for slice_ in self._relevant(node):
             pool_id = PoolID(slice_.spec.driver, slice_.spec.pool.name)
-            known = newest.get(pool_id)
+            so_far = newest.get(pool_id)
             generation = slice_.spec.pool.generation
-            if known is None or generation > known[0].spec.pool.generation:
+            if so_far is None or generation > so_far[0].spec.pool.generation:
                 newest[pool_id] = [slice_]
-            elif generation == known[0].spec.pool.generation:
-                known.append(slice_)
+            elif generation == so_far[0].spec.pool.generation:
+                so_far.append(slice_)
         pools = [pool for pool_id, slices in newest.items() if (pool := self._pool(pool_id, slices, node)) is not None]
         return tuple(sorted(pools, key=lambda pool: (pool.binds, pool.id)))
 
@@ -259,7 +253,7 @@ class PoolIndex:
         return not self._hidden(spec)
 
     def _hidden(self, spec: ResourceSliceSpec) -> bool:
-        """Return whether the slice has compatibility groups while these have no meaning; its pool is then not used."""
+        """Return whether the slice has compatibility groups although the feature is off, which hides the slice."""
         return (
             not self._features.device_compatibility_groups
             and self._features.release.gate("DRADeviceCompatibilityGroups") is not None
@@ -267,42 +261,43 @@ class PoolIndex:
         )
 
     def _relevant(self, node: Node) -> list[ResourceSlice]:
-        """The slices for the node, in the order in which they are met: the first one's count is the pool's."""
-        mine = self._of_node.get(node.metadata.name, ())
+        """Return the slices for the node in kube-scheduler's order; the first slice of a pool sets its slice count."""
+        of_node = self._of_node.get(node.metadata.name, ())
         if not self._features.fixed_order:
-            # Here it is the order in which the slices are given; in a cluster, it is none.
-            seen = (*mine, *(slice_ for slice_ in self._of_all if _targets(slice_.spec, node)), *self._counters)
-            once = {self._position[id(slice_)]: slice_ for slice_ in seen}
-            in_order = [once[position] for position in sorted(once)]
-            # The newer allocators of these releases look at slices with devices that bind to their node last.
+            # These releases search in random order (the order of Go maps); here it is the order of the documents.
+            relevant = (*of_node, *(slice_ for slice_ in self._of_all if _targets(slice_.spec, node)), *self._counters)
+            by_position = {self._position[id(slice_)]: slice_ for slice_ in relevant}
+            in_order = [by_position[position] for position in sorted(by_position)]
+            # All but the stable allocator of these releases search slices with binding conditions last.
             return sorted(in_order, key=_has_binding_devices) if self._features.beyond_stable else in_order
         if not self._foreign:
-            return [*mine, *(slice_ for slice_ in self._of_all if _targets(slice_.spec, node))]
-        others = [slice_ for slice_ in self._of_all if slice_.spec.shared_counters or _targets(slice_.spec, node)]
-        others += (slice_ for slice_ in mine if slice_.spec.shared_counters)
-        others += (slice_ for slice_ in self._foreign_counters if slice_.spec.node_name != node.metadata.name)
-        others.sort(key=lambda slice_: self._position[id(slice_)])
-        return [*(slice_ for slice_ in mine if not slice_.spec.shared_counters), *others]
+            return [*of_node, *(slice_ for slice_ in self._of_all if _targets(slice_.spec, node))]
+        later = [slice_ for slice_ in self._of_all if slice_.spec.shared_counters or _targets(slice_.spec, node)]
+        later += (slice_ for slice_ in of_node if slice_.spec.shared_counters)
+        later += (slice_ for slice_ in self._foreign_counters if slice_.spec.node_name != node.metadata.name)
+        later.sort(key=lambda slice_: self._position[id(slice_)])
+        return [*(slice_ for slice_ in of_node if not slice_.spec.shared_counters), *later]
 
     @cached_property
     def _foreign_counters(self) -> tuple[ResourceSlice, ...]:
-        """Slices with counters, of single nodes, whose pool is incomplete, invalid or not of that node alone.
+        """Return the slices with counters of a single node that matter for other nodes as well.
 
-        Slices with counters count for every node until 1.36, which matters only where their pool is not in order.
+        Until 1.36, slices with counters apply to every node. That makes a difference only if their pool is incomplete,
+        invalid or spread over several nodes.
         """
         foreign = []
         for slice_ in self._counters:
             pool = PoolID(slice_.spec.driver, slice_.spec.pool.name)
             if not slice_.spec.node_name:
                 continue
-            spread = any(other.spec.node_name != slice_.spec.node_name for other in self._of_pool[pool])
-            made = self._pool(pool, [slice_], None)
-            if spread or (made is not None and not made.usable):
+            spread = any(sibling.spec.node_name != slice_.spec.node_name for sibling in self._of_pool[pool])
+            alone = self._pool(pool, [slice_], None)
+            if spread or (alone is not None and not alone.usable):
                 foreign.append(slice_)
         return tuple(foreign)
 
     def _pool(self, pool: PoolID, slices: list[ResourceSlice], node: Node | None) -> Pool | None:
-        """The pool made of the slices that are for the node; None if a newer generation is there."""
+        """Return the pool with the slices for the node; None if other slices have a newer generation."""
         count, generation = slices[0].spec.pool.resource_slice_count, slices[0].spec.pool.generation
         if not self._features.has(Change.INCOMPLETE_POOLS_UNUSED):
             pool_seen = self._complete_pool(pool, sorted(slices, key=lambda slice_: slice_.metadata.name), [], node)
@@ -319,11 +314,11 @@ class PoolIndex:
             ]
             if len(same) != count:
                 return Pool(pool, incomplete=True, invalid=self._invalid_though_incomplete(slices))
-            others = [slice_ for slice_ in same if not any(slice_ is mine for mine in slices)]
+            others = [slice_ for slice_ in same if not any(slice_ is own for own in slices)]
         return self._complete_pool(pool, sorted(slices, key=lambda slice_: slice_.metadata.name), others, node)
 
     def _invalid_though_incomplete(self, slices: list[ResourceSlice]) -> str:
-        # All others do not look into a pool that is incomplete.
+        # Only the oldest allocator validates an incomplete pool.
         if not self._features.oldest:
             return ""
         return _duplicate(device for slice_ in slices for device in slice_.spec.devices)
@@ -362,11 +357,11 @@ class PoolIndex:
         return Pool(pool, invalid=invalid) if invalid else Pool(pool, candidates, elsewhere, counters)
 
     def _holds_devices(self, spec: ResourceSliceSpec) -> bool:
-        """Return whether devices of the slice count; since 1.35 none do beside counters, which 1.34 stored so."""
+        """Return whether devices of the slice count; since 1.35, devices next to counters in a slice do not."""
         return not (spec.shared_counters and self._counters_apart and self._features.partitionable_devices)
 
     def _servable(self, spec: ResourceSliceSpec, node: Node | None) -> bool:
-        # The allocators that do not know of the gate do not look either.
+        # Allocators without this gate ignore the field.
         known = self._features.release.gate(_OPTIONAL_OPERATIONS) is not None
         if not spec.skip_node_operations or not self._features.experimental or not known:
             return True
@@ -374,12 +369,12 @@ class PoolIndex:
         return self._features.optional_node_operations and _OPTIONAL_OPERATIONS in declared
 
     def _content(self, driver: str, device: Device) -> Content:
-        known = self._content_of.get((driver, id(device)))
-        if known is None:
+        entry = self._content_of.get((driver, id(device)))
+        if entry is None:
             key = b"%s %s" % (driver.encode(), encode_json(self._read.distinguishing(device, driver)))
             content = self._contents.setdefault(key, Content(len(self._contents), driver, device))
-            known = self._content_of[driver, id(device)] = (device, content)
-        return known[1]
+            entry = self._content_of[driver, id(device)] = (device, content)
+        return entry[1]
 
 
 def _has_binding_devices(slice_: ResourceSlice) -> bool:
@@ -391,7 +386,7 @@ def _uses_groups(spec: ResourceSliceSpec) -> bool:
 
 
 def _targets(place: ResourceSliceSpec | Device, node: Node) -> bool:
-    """Return whether the slice or device is for the node; one that says nothing known is for none."""
+    """Return whether the slice or device is for the node; without any known field, it is for no node."""
     if place.node_name:
         return place.node_name == node.metadata.name
     if place.all_nodes:
@@ -404,7 +399,7 @@ def _targets(place: ResourceSliceSpec | Device, node: Node) -> bool:
 
 
 def node_place(candidate: Candidate) -> tuple[str | None, NodeSelector | None]:
-    """The node name and the node selector that hold for the device."""
+    """Return the node name and the node selector that apply to the device."""
     place = candidate.device if candidate.slice.per_device_node_selection else candidate.slice
     return place.node_name, place.node_selector
 
@@ -421,53 +416,53 @@ def _duplicate(devices: Iterable[Device]) -> str:
 def _unknown_counter(devices: Iterable[Device], counters: Mapping[str, CounterSet]) -> str:
     for device in devices:
         for consumption in device.consumes_counters:
-            known = counters.get(consumption.counter_set)
-            if known is None:
+            counter_set = counters.get(consumption.counter_set)
+            if counter_set is None:
                 return f"counter set {consumption.counter_set} not found"
             for name in consumption.counters:
-                if name not in known.counters:
-                    return f"counter {name} not found in counter set {known.name}"
+                if name not in counter_set.counters:
+                    return f"counter {name} not found in counter set {counter_set.name}"
     return ""
 
 
-# Releases without a fixed order of search range over Go maps, in another order each time.
-# Of more orders than these, as many are taken, evenly.
+# Releases without a fixed search order iterate over Go maps, whose order is random. If there are more orders than this,
+# so many are sampled evenly.
 MAX_ORDERS: Final = 24
 
 T = TypeVar("T")
 
 
 def orders(pools: Sequence[Pool]) -> Iterator[tuple[Pool, ...]]:
-    """The pools in other orders than the one given: all, or `MAX_ORDERS` of them."""
+    """Yield the pools in other orders than the given one, about `MAX_ORDERS` at most."""
     slices = [_slices(pool) for pool in pools]
-    count = factorial(len(pools)) * prod(factorial(len(each)) for each in slices)
+    count = factorial(len(pools)) * prod(factorial(len(of_pool)) for of_pool in slices)
     step = count // MAX_ORDERS | 1 if count > MAX_ORDERS else 1
     for number in range(step, count, step):
-        rest, made = number, []
-        for pool, each in zip(pools, slices, strict=True):
-            rest, inside = divmod(rest, factorial(len(each)))
-            made.append(replace(pool, candidates=tuple(chain.from_iterable(_permutation(each, inside)))))
-        yield tuple(_permutation(made, rest))
+        remaining, reordered = number, []
+        for pool, of_pool in zip(pools, slices, strict=True):
+            remaining, inside = divmod(remaining, factorial(len(of_pool)))
+            reordered.append(replace(pool, candidates=tuple(chain.from_iterable(_permutation(of_pool, inside)))))
+        yield tuple(_permutation(reordered, remaining))
 
 
 def _permutation(items: Sequence[T], number: int) -> list[T]:
-    """The permutation of that number, of as many as there are; number 0 leaves the items as they are."""
-    left, made = list(items), []
+    """Return the permutation with this number, from 0 to n! - 1; number 0 keeps the order."""
+    remaining, permuted = list(items), []
     for size in range(len(items), 0, -1):
         number, index = divmod(number, size)
-        made.append(left.pop(index))
-    return made
+        permuted.append(remaining.pop(index))
+    return permuted
 
 
 def _slices(pool: Pool) -> list[tuple[Candidate, ...]]:
     return [tuple(group) for _, group in groupby(pool.candidates, key=lambda candidate: id(candidate.slice))]
 
 
-# Node selectors: which nodes they choose (k8s.io/component-helpers nodeaffinity), and their union in an allocation.
+# Node selectors: which nodes they match (k8s.io/component-helpers nodeaffinity), and their union in an allocation.
 
 
 def selects(selector: NodeSelector, node: Node) -> bool:
-    """Return whether any term holds; a term without requirements holds for no node."""
+    """Return whether any term matches the node; a term without requirements matches no node."""
     return any(_term_holds(term, node) for term in selector.node_selector_terms)
 
 
@@ -475,13 +470,13 @@ def _term_holds(term: NodeSelectorTerm, node: Node) -> bool:
     if not term.match_expressions and not term.match_fields:
         return False
     fields = {"metadata.name": node.metadata.name}
-    return all(requirement_holds(each, node.metadata.labels) for each in term.match_expressions) and all(
-        requirement_holds(each, fields) for each in term.match_fields
+    return all(requirement_holds(requirement, node.metadata.labels) for requirement in term.match_expressions) and all(
+        requirement_holds(requirement, fields) for requirement in term.match_fields
     )
 
 
 def requirement_holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    """Return whether labels, or fields, satisfy one requirement; an unknown operator holds for none."""
+    """Return whether labels or fields satisfy one requirement; an unknown operator is never satisfied."""
     check = _OPERATORS.get(requirement.operator)
     return check is not None and check(labels.get(requirement.key), requirement.values)
 
@@ -514,23 +509,23 @@ _OPERATORS: Final[dict[str, Callable[[str | None, tuple[str, ...]], bool]]] = {
 
 
 def only(node: str) -> NodeSelector:
-    """The selector of one node."""
+    """Return the selector of one node."""
     requirement = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
     return NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(requirement,)),))
 
 
 def union(selectors: Iterable[NodeSelector]) -> NodeSelector | None:
-    """One term with the requirements of the single terms of all, equal ones once; None if there are none."""
+    """Return one term with the requirements of the first term of each selector, without repetition; None if empty."""
     terms = [term for selector in selectors for term in selector.node_selector_terms[:1]]
-    fields = _distinct(each for term in terms for each in term.match_fields)
-    expressions = _distinct(each for term in terms for each in term.match_expressions)
+    fields = _distinct(requirement for term in terms for requirement in term.match_fields)
+    expressions = _distinct(requirement for term in terms for requirement in term.match_expressions)
     if not fields and not expressions:
         return None
     return NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=fields, match_expressions=expressions),))
 
 
 def _distinct(requirements: Iterable[NodeSelectorRequirement]) -> tuple[NodeSelectorRequirement, ...]:
-    seen: dict[tuple[str, str, frozenset[str]], NodeSelectorRequirement] = {}
-    for each in requirements:
-        seen.setdefault((each.key, each.operator, frozenset(each.values)), each)
-    return tuple(seen.values())
+    distinct: dict[tuple[str, str, frozenset[str]], NodeSelectorRequirement] = {}
+    for requirement in requirements:
+        distinct.setdefault((requirement.key, requirement.operator, frozenset(requirement.values)), requirement)
+    return tuple(distinct.values())

@@ -1,7 +1,7 @@
-"""The releases of Kubernetes: which gates each has, their defaults, and what each changed in the allocator.
+"""The simulated releases of Kubernetes: their feature gates with defaults, and what each changed in the allocator.
 
-This is the one table; `docs/fleet.md` shows it and a test holds the two together. A change that was backported
-names the patch release of the earlier minor release.
+`docs/fleet.md` shows the same table; a test compares the two. A change that was backported also names the patch release
+of the earlier minor release.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dranode.api.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRecord:
-    """The kind of a change.
+    """A change to the answers of the allocator.
 
     Attributes:
-        since: the releases that have it first: a later patch release and a later minor release have it too.
-        pull_request: its number in kubernetes/kubernetes; None where it was seen in the sources only.
-        text: what is different from then on.
+        since: the first releases with the change; later patch releases and minor releases have it too.
+        pull_request: its number in kubernetes/kubernetes; None if it is only known from the sources.
+        text: what the change does.
     """
 
     since: tuple[str, ...]
@@ -133,10 +133,10 @@ class Gate:
     """A feature gate.
 
     Attributes:
-        field: the field of `Features` that it sets; None if it changes nothing that is simulated.
-        defaults: the releases in which its default changed, with the default from then on; the first is when it came.
-        locked: the release from which on it cannot be changed.
-        needs: the gate without which Kubernetes does not turn it on (since 1.35, where it does not start).
+        field: the field of `Features` that it sets; None if its effect is not simulated.
+        defaults: the release that introduced it and those that changed its default, with the new default.
+        locked: the first release in which it cannot be changed.
+        needs: the gate that it depends on; since 1.35, Kubernetes does not start without it.
     """
 
     field: str | None
@@ -185,10 +185,10 @@ class Defect:
     """Behavior of some patch releases that is not simulated.
 
     Attributes:
-        since: the release that had it first.
-        fixed: the releases that have it no more.
+        since: the first release with the defect.
+        fixed: the first releases without it.
         pull_request: the number of the fix in kubernetes/kubernetes.
-        text: what they do.
+        text: what the affected releases do.
     """
 
     since: str
@@ -226,8 +226,8 @@ class Release:
     """A release of Kubernetes.
 
     Attributes:
-        name: how it is chosen: `1.37`.
-        version: the version whose behavior it is.
+        name: the minor release: `1.37`.
+        version: the exact version whose behavior is simulated.
     """
 
     name: str
@@ -235,17 +235,17 @@ class Release:
 
     @cached_property
     def number(self) -> tuple[int, int]:
-        """Minor and patch version."""
+        """Return the minor and the patch version."""
         return _number(self.version)
 
     @cached_property
     def changes(self) -> frozenset[Change]:
-        """The changes that it has."""
+        """Return the changes that the release has."""
         return frozenset(change for change in Change if any(map(self._includes, change.value.since)))
 
     @cached_property
     def differences(self) -> tuple[str, ...]:
-        """Return how it differs from the modeled release of its minor version, a phrase each."""
+        """Return the differences from the modeled release of its minor version, one phrase each."""
         modeled = RELEASES[self.name]
         if self.version == modeled.version:
             return ()
@@ -259,7 +259,7 @@ class Release:
         )
 
     def gate(self, name: str) -> bool | None:
-        """The default of the gate; None if this release does not know it."""
+        """Return the default of the gate; None if the release does not know it."""
         defaults = [default for since, default in GATES[name].defaults if self._reaches(since)]
         return defaults[-1] if defaults else None
 
@@ -269,7 +269,7 @@ class Release:
         return locked is not None and self._reaches(locked)
 
     def _includes(self, since: str) -> bool:
-        """Return whether it has what came with that release; a patch release counts for its own minor release alone."""
+        """Return whether the release has what `since` introduced; a patch release counts only for its minor release."""
         minor, patch = _number(since)
         return self.number[0] == minor and self.number[1] >= patch if patch else self._reaches(since)
 
@@ -297,19 +297,19 @@ _VERSION: Final = re.compile(r"1\.(\d{1,3})(?:\.(\d{1,3}))?(?:-alpha.*)?", re.AS
 
 
 def release(name: str) -> Release:
-    """The release of that name; a patch release (`1.36.4`) has what was backported to it.
+    """Return the release with this name; a patch release (`1.36.4`) includes what was backported to it.
 
     Raises:
         UsageError: the release is not simulated.
     """
-    known = RELEASES.get(name)
-    if known is not None:
-        return known
+    modeled = RELEASES.get(name)
+    if modeled is not None:
+        return modeled
     match = _VERSION.fullmatch(name)
     minor = f"1.{match[1]}" if match else ""
     if match is None or match[2] is None or minor not in RELEASES:
         raise UsageError(
-            f'Kubernetes "{name}" is not simulated; there are {", ".join(RELEASES)}, and their patch releases'
+            f'Kubernetes "{name}" is not simulated; choose {", ".join(RELEASES)} or one of their patch releases'
         )
     return Release(minor, name)
 

@@ -1,8 +1,8 @@
-"""The requests of a claim in one form, and the outcomes of an attempt to allocate it.
+"""The requests of a claim in a uniform form, and the outcomes of an attempt to allocate it.
 
-Each request is a list of alternatives, of which `exactly` has one. What kube-scheduler refuses before it searches is
-found here. It ends the attempt for the pod, but in its turn: another request, before it, may end the attempt first with
-what only the devices of a node can tell.
+A request is a list of alternatives; `exactly` is a list of one. Requests that kube-scheduler refuses before the search
+are detected here, but the error is raised later, in the order of the requests: an earlier request may end the attempt
+with another error that depends on the devices of the node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Scope: TypeAlias = Literal["node", "fatal"]
 
 
 class Reason(Enum):
-    """The reason why a claim was not allocated, in stable words."""
+    """The reason why a claim was not allocated, in words that do not change."""
 
     DOES_NOT_FIT = "does-not-fit"
     CLASS_NOT_FOUND = "class-not-found"
@@ -51,13 +51,13 @@ class Reason(Enum):
 
 
 class AllocationError(DranodeError):
-    """The attempt ends here, which is more than that the claim does not fit.
+    """An error that ends the attempt, unlike a claim that simply does not fit.
 
     Attributes:
-        message: why, in one sentence; of the scope `node`, kube-scheduler's words.
-        reason: the same in stable words.
-        scope: `node` lets the scheduler try other nodes, `fatal` ends the attempt for the pod.
-        detail: what kube-scheduler does not say.
+        message: the cause in one sentence; with the scope `node`, kube-scheduler's words.
+        reason: the cause in words that do not change.
+        scope: with `node`, the scheduler tries other nodes; `fatal` ends the attempt for the pod.
+        detail: details that kube-scheduler does not report.
     """
 
     def __init__(self, message: str, reason: Reason, scope: Scope = "fatal", detail: str = "") -> None:
@@ -70,16 +70,16 @@ class AllocationError(DranodeError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The allocation of one claim.
+    """The result of allocating one claim.
 
     Attributes:
         claim: the claim.
-        node: the node on which it was allocated, or was tried.
+        node: the node where it was allocated or tried.
         allocation: `status.allocation`, if it was allocated.
         error: one sentence, if it was not.
-        reason: the same in stable words.
+        reason: the same in words that do not change.
         scope: `node` or `fatal` for errors; None if the claim simply does not fit.
-        notes: one sentence each on what is odd about the answer, though kube-scheduler gives it.
+        notes: one sentence for each surprising behavior of kube-scheduler in this answer.
     """
 
     claim: ResourceClaim
@@ -93,17 +93,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A demand: an exact request, or one entry of a prioritized list.
+    """An exact request, or one entry of a prioritized list.
 
     Attributes:
         name: `<request>` or `<request>/<subrequest>`.
         device_class: the class.
-        selectors: those of the request, beyond the class's.
-        count: how many devices; None for all that match.
-        admin: whether devices in use may be taken, without holding them.
-        tolerations: with the operator that the API server fills in.
-        capacity: how much of each capacity is wanted.
-        derived: the expressions of attributes that constraints see in place of the device's, by name.
+        selectors: the selectors of the request, in addition to those of the class.
+        count: the number of devices; None for all that match.
+        admin: whether the request has admin access, which ignores whether devices are in use.
+        tolerations: with the API server's default operator.
+        capacity: the requested amount of each capacity.
+        derived: expressions by attribute name, whose values replace the device's attributes in constraints.
     """
 
     name: str
@@ -118,13 +118,13 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class AllocationRequest:
-    """One request: its alternatives in order of preference.
+    """A request with its alternatives in order of preference.
 
     Attributes:
         name: the request.
-        alternatives: at least one, if nothing is refused.
-        listed: whether they stand in `firstAvailable`.
-        refusal: why the request cannot be allocated anywhere, beyond the alternatives before the one at fault.
+        alternatives: the alternatives before the first refused one; at least one if none is refused.
+        listed: whether they come from `firstAvailable`.
+        refusal: the error of the first refused alternative, which ends the attempt; None without one.
     """
 
     name: str
@@ -134,7 +134,7 @@ class AllocationRequest:
 
 
 def claim_name(claim: ResourceClaim) -> str:
-    """Namespace and name, for messages."""
+    """Return namespace and name, for messages."""
     namespace = claim.metadata.namespace
     return f"{namespace}/{claim.metadata.name}" if namespace else claim.metadata.name
 
@@ -142,7 +142,7 @@ def claim_name(claim: ResourceClaim) -> str:
 def allocation_requests(
     claim: ResourceClaim, classes: Mapping[str, DeviceClass], features: Features
 ) -> tuple[AllocationRequest, ...]:
-    """The requests of the claim; refused where a class is missing, a needed gate is off, or something is unknown."""
+    """Return the requests of the claim; one with a missing class, a disabled feature or an unknown mode is refused."""
     return tuple(_request(request, claim, classes, features) for request in claim.spec.devices.requests)
 
 
@@ -165,7 +165,7 @@ def _request(
 
 
 def _check_gates(request: DeviceRequest, where: str, features: Features) -> None:
-    """Refuse what kube-scheduler refuses of a request before it looks at any alternative."""
+    """Raise the errors that kube-scheduler raises before it checks any alternative."""
     if request.first_available and not features.prioritized_list:
         raise AllocationError(
             f"{where} has subrequests, but the DRAPrioritizedList feature is disabled", Reason.FEATURE_OFF
@@ -188,7 +188,7 @@ def _alternative(
     classes: Mapping[str, DeviceClass],
     features: Features,
 ) -> Alternative:
-    derived = {one.name: one.expression for one in spec.derived_attributes}
+    derived = {attribute.name: attribute.expression for attribute in spec.derived_attributes}
     if derived and not features.derived_attributes and features.release.gate("DRADerivedAttributes") is not None:
         raise AllocationError(
             f"{where} has derived attributes, but the DRADerivedAttributes feature is disabled", Reason.FEATURE_OFF
@@ -212,7 +212,10 @@ def _alternative(
         spec.selectors,
         _count(spec, where),
         bool(admin),
-        tuple(msgspec.structs.replace(each, operator=each.operator or "Equal") for each in spec.tolerations),
+        tuple(
+            msgspec.structs.replace(toleration, operator=toleration.operator or "Equal")
+            for toleration in spec.tolerations
+        ),
         spec.capacity.requests if spec.capacity is not None else MappingProxyType({}),
         derived if features.derived_attributes else {},
     )
@@ -223,7 +226,7 @@ def _count(spec: ExactDeviceRequest | DeviceSubRequest, where: str) -> int | Non
         case "" | "ExactCount":
             if spec.count is not None and spec.count < 0:
                 raise AllocationError(f"{where}: a count of {spec.count} is below 1", Reason.INCOMPLETE_CLAIM)
-            return spec.count or 1  # as the API server fills it in
+            return spec.count or 1  # the API server's default
         case "All":
             return None
         case mode:

@@ -1,9 +1,7 @@
-"""The picks of an attempt to allocate, and the `status.allocation` made of them.
+"""Builds `status.allocation` from the devices of a claim: results, configurations and node selector.
 
-What is made: results, configurations and node selector.
-
-Source: KEP-4381, KEP-4816 and kube-scheduler, which lists the configurations of a class once with all requests of the
-class; how it lists those of the claim is one of the changes of 1.37 (`releases.Change.CONFIGS_ONCE`).
+Source: KEP-4381, KEP-4816 and kube-scheduler. It lists each configuration of a class once, with all requests of the
+class. The configurations of the claim are listed differently since 1.37 (`releases.Change.CONFIGS_ONCE`).
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ class DevicePick:
     """One device for one request.
 
     Attributes:
-        alternative: the request or the alternative that it is for.
+        alternative: the request or the alternative.
         number: the candidate's number in the attempt.
         candidate: the device.
-        share: what a share of it consumes by capacity; None if it is taken as a whole.
+        share: the consumed amounts by capacity if only a share is taken; None for a whole device.
     """
 
     alternative: Alternative
@@ -49,7 +47,7 @@ class DevicePick:
 
 
 class Oddity(Enum):
-    """Behavior of kube-scheduler that surprises, and what may have decided the answer."""
+    """Surprising behavior of kube-scheduler that may have decided the answer."""
 
     ADMIN_BLOCKS = auto()
     ADMIN_NEEDS_CAPACITY = auto()
@@ -58,11 +56,11 @@ class Oddity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A solution, or that there is none.
+    """The result of a search.
 
     Attributes:
-        picks: for each claim what it gets, in the order of its requests; None if nothing fits.
-        oddities: what was met on the way.
+        picks: the devices of each claim, in the order of its requests; None if the claims do not fit.
+        oddities: surprising behavior of kube-scheduler on the way.
     """
 
     picks: tuple[tuple[DevicePick, ...], ...] | None
@@ -78,7 +76,7 @@ def allocation(
     features: Features,
     share_id: Callable[[], str],
 ) -> AllocationResult:
-    """`status.allocation` of a claim that got these devices on the node; `share_id` makes the IDs of shares."""
+    """Return `status.allocation` of a claim with these devices on the node; `share_id` generates share IDs."""
     active = active_alternatives(requests, picks)
     results = tuple(_result(pick, features, share_id) for pick in picks)
     config = (*_class_configs(active), *_claim_configs(claim, active, once=features.has(Change.CONFIGS_ONCE)))
@@ -91,11 +89,11 @@ def allocation(
 
 
 def active_alternatives(requests: Sequence[AllocationRequest], picks: Sequence[DevicePick]) -> tuple[Alternative, ...]:
-    """For each request the alternative that was taken: that of its first device, if it has devices of several."""
-    taken: dict[str, Alternative] = {}
+    """Return the chosen alternative of each request: that of its first device, if its devices are of several."""
+    chosen: dict[str, Alternative] = {}
     for pick in picks:
-        taken.setdefault(main_request(pick.alternative.name), pick.alternative)
-    return tuple(taken.get(request.name, request.alternatives[0]) for request in requests)
+        chosen.setdefault(main_request(pick.alternative.name), pick.alternative)
+    return tuple(chosen.get(request.name, request.alternatives[0]) for request in requests)
 
 
 def _result(pick: DevicePick, features: Features, new_share_id: Callable[[], str]) -> DeviceRequestAllocationResult:
@@ -155,8 +153,10 @@ def _claim_configs(
 def _without_needless_requests(
     entry: DeviceAllocationConfiguration, active: Sequence[Alternative]
 ) -> DeviceAllocationConfiguration:
-    """The entry, without requests where it is for all: that is what an empty list means."""
-    if all(one.name in entry.requests or main_request(one.name) in entry.requests for one in active):
+    """Return the entry with an empty list of requests if it names all of them, which means the same."""
+    if all(
+        alternative.name in entry.requests or main_request(alternative.name) in entry.requests for alternative in active
+    ):
         return msgspec.structs.replace(entry, requests=())
     return entry
 

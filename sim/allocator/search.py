@@ -1,11 +1,16 @@
-"""The search: depth first through claims, requests, alternatives and devices; the first full solution is taken.
+"""The depth-first search through claims, requests, alternatives and devices; the first complete solution wins.
 
-Source: KEP-4381, KEP-4816, and the order in which kube-scheduler goes, since it decides which device is found
-first and which error is met. Shortcuts do not change the answer: the rest of the requests is not tried again from a
-state from which it has failed; a device is passed over if one that differs by name alone has just failed in its place;
-if what comes after a request fails for want of devices that the request has not taken, other devices for it are not
-tried; and a claim that fits nowhere even alone is tried no more. Where an answer depends on what was tried before
-(counters, constraints before 1.37), they are not taken.
+Source: KEP-4381, KEP-4816 and the order in which kube-scheduler searches, because the order decides which device is
+found first and which error is raised.
+
+Four shortcuts do not change the answer:
+- The remaining requests are not tried again from a state in which they failed before.
+- A device is skipped if a device that differs only in its name has just failed in its place.
+- If the requests after this one failed for lack of devices that this one did not take, other devices for this one
+  are not tried.
+- A claim that does not fit even alone is not tried again.
+
+They are not used where the answer depends on earlier tries (counters and constraints before 1.37).
 """
 
 from __future__ import annotations
@@ -30,17 +35,17 @@ from dranode.sim.allocator.result import Solution
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated
 
-# What is taken for one claim leaves less for the next. A claim that fails with everything there fails as well with what
-# is left, and meets no error that it has not met then. Where a claim before may leave more, nothing is concluded.
-# A claim is looked at alone when it has failed so often: most searches end with the first failure, at no other cost.
+# A claim leaves fewer devices for the next one. So a claim that fails with all devices free also fails with fewer, and
+# raises no other error (`only_takes_away` checks the premise). A claim is only tried alone after so many failures,
+# because most searches end with the first failure and should not pay for it.
 _FAILURES: Final = 2
 
 
 class NeverFitting:
-    """The claims that are known to fail whatever those before them have taken."""
+    """The claims that fail whatever the claims before them take."""
 
     def __init__(self, search: Callable[[int], Solution]) -> None:
-        """Start without any; `search` searches for one claim with nothing taken."""
+        """Start without any; `search` searches for one claim alone."""
         self._search = search
         self._failures: Counter[int] = Counter()
         self._known: set[int] = set()
@@ -50,21 +55,21 @@ class NeverFitting:
         return claim in self._known
 
     def failed(self, claim: int) -> None:
-        """Count a failure of the claim, and look at it alone if it is not the first."""
+        """Count a failure of the claim, and try it alone at the second."""
         self._failures[claim] += 1
         if self._failures[claim] != _FAILURES:
             return
-        # Whether kube-scheduler comes to an error that is met alone depends on what is taken.
+        # An error of the claim alone proves nothing: with other devices taken, kube-scheduler may not run into it.
         with suppress(AllocationError):
             if self._search(claim).picks is None:
                 self._known.add(claim)
 
 
 def only_takes_away(candidates: Sequence[Candidate], alternatives: Iterable[Alternative], features: Features) -> bool:
-    """Return whether no device that is taken can leave more of anything than there was."""
+    """Return whether taking a device never makes more of anything available."""
     drawing = [candidate for candidate in candidates if candidate.device.consumes_counters]
     pools = {candidate.pool for candidate in drawing}
-    # Pools of one name share the counters of the one that is drawn on first.
+    # Until 1.36.4, pools with the same name share the counters of the pool that is drawn on first.
     if len({pool.pool for pool in pools}) < len(pools) and not features.has(Change.COUNTERS_BY_POOL_ID):
         return False
     if any(
@@ -76,8 +81,12 @@ def only_takes_away(candidates: Sequence[Candidate], alternatives: Iterable[Alte
         return False
     if not features.consumable_capacity or features.has(Change.OVERFLOW_ENDS):
         return True
-    # An amount that has wrapped around is below 0.
-    shareable = [one for one in candidates if one.device.allow_multiple_allocations and one.device.capacity]
+    # Before 1.37, an amount can wrap around to a negative number.
+    shareable = [
+        candidate
+        for candidate in candidates
+        if candidate.device.allow_multiple_allocations and candidate.device.capacity
+    ]
     return not any(
         _adds(candidate, alternative, features)
         for alternative in (alternatives if shareable else ())
@@ -89,7 +98,7 @@ def _adds(candidate: Candidate, alternative: Alternative, features: Features) ->
     try:
         return any(amount.value < 0 for amount in consumptions(candidate, alternative.capacity, features).values())
     except AllocationError:
-        return True  # not known
+        return True  # unknown, so the shortcut is not safe
 
 
 MAX_STEPS: Final = 1_000_000
@@ -107,8 +116,8 @@ def search(
     """Find devices for all claims together, or for none.
 
     Raises:
-        AllocationError: the attempt ends: a request is refused, a selector fails, more than 32 devices are wanted, all
-            devices of a pool that is not in order are wanted, or the search takes more than `MAX_STEPS` steps.
+        AllocationError: a request is refused, a selector fails, more than 32 devices are requested, all devices of an
+            incomplete or invalid pool are requested, or the search takes more than `MAX_STEPS` steps.
     """
 
     def alone(claim: int) -> Solution:
@@ -124,7 +133,7 @@ def search(
     finally:
         sys.setrecursionlimit(limit)
     if end is _End.TOO_MANY:
-        # Until 1.35: what an alternative for all devices goes on with may need more than was counted before.
+        # Until 1.35, a later alternative for all devices takes those of the first, which may be more than counted here.
         problem = f"claim {attempt.names[0]} has no alternatives that together need at most {MAX_RESULTS} devices"
         raise AllocationError("allocation max size exceeded", Reason.TOO_MANY_DEVICES, detail=problem)
     picks = tuple(map(tuple, attempt.picks)) if end is _End.DONE else None
@@ -132,11 +141,11 @@ def search(
 
 
 class _End(Enum):
-    """The end of a branch of the search."""
+    """The result of a branch of the search."""
 
     DONE = auto()
     FAILED = auto()
-    # More than 32 devices: other devices would not help, only an alternative that needs fewer.
+    # More than 32 devices: other devices do not help, only an alternative that needs fewer.
     TOO_MANY = auto()
 
 
@@ -156,21 +165,20 @@ class _Search:
             self._check(claim, pools)
         self.barrier = self._barrier(pools)
         self.remembers = attempt.forgets and self.barrier is None
-        self.skips_equals = self.remembers and not attempt.distinct
+        self.skips_equals = self.remembers and not attempt.constraints_depend_on_history
         self.failures: dict[Hashable, _End] = {}
-        self.blamed = (
-            _EVERY_DEVICE  # after a failure: the devices without which it would have been the same are not in it
-        )
+        # The devices that may have caused the last failure: without the others, it would have failed as well.
+        self.blamed = _EVERY_DEVICE
         self.steps = 0
 
     @cached_property
     def only_takes_away(self) -> bool:
-        """Return whether no device that is taken can leave more of anything than there was."""
-        alternatives = [each for claim in self.requests for request in claim for each in request.alternatives]
+        """Return whether taking a device never makes more of anything available."""
+        alternatives = [item for claim in self.requests for request in claim for item in request.alternatives]
         return only_takes_away(self.attempt.candidates, alternatives, self.attempt.features)
 
     def _barrier(self, pools: Sequence[Pool]) -> int | None:
-        """The candidate at which a search runs into an invalid pool, which ends the attempt until 1.34."""
+        """Return the first candidate of an invalid pool, where 1.34 ends the attempt; None in newer releases."""
         if self.attempt.features.has(Change.INCOMPLETE_POOLS_UNUSED):
             return None
         before = 0
@@ -181,10 +189,10 @@ class _Search:
         return None
 
     def _check(self, claim: int, pools: Sequence[Pool]) -> None:
-        """Find out what "all" is, and that the claim can be satisfied with 32 devices; refuse in the order of requests.
+        """Collect the devices of requests for all devices, and check that the claim needs at most 32.
 
         Raises:
-            AllocationError: the attempt ends.
+            AllocationError: the first error in the order of the requests.
         """
         least = 0
         by_request = self.attempt.features.has(Change.COUNT_BY_REQUEST)
@@ -205,7 +213,8 @@ class _Search:
     def _check_count(self, claim: int, least: int) -> None:
         if least > MAX_RESULTS:
             raise AllocationError(
-                f"claim {self.attempt.names[claim]} asks for {least} devices, but a claim can have {MAX_RESULTS}",
+                f"claim {self.attempt.names[claim]} asks for {least} devices, but a claim can have at most "
+                f"{MAX_RESULTS}",
                 Reason.TOO_MANY_DEVICES,
             )
 
@@ -218,14 +227,14 @@ class _Search:
             if pool.partial:
                 raise AllocationError(
                     f"claim {self.attempt.names[claim]}, request {alternative.name} asks for all devices, but the node "
-                    f"does not see all of the pool {pool.id}",
+                    f"does not see all slices of pool {pool.id}",
                     Reason.POOL_INCOMPLETE,
                 )
             if not pool.usable:
-                what = "being updated" if pool.incomplete else f"invalid: {pool.invalid}"
+                problem = "being updated" if pool.incomplete else f"invalid: {pool.invalid}"
                 raise AllocationError(
                     f"claim {self.attempt.names[claim]}, request {alternative.name} asks for all devices, but the pool "
-                    f"{pool.id} is {what}",
+                    f"{pool.id} is {problem}",
                     Reason.POOL_INCOMPLETE if pool.incomplete else Reason.POOL_INVALID,
                 )
             for _ in pool.candidates:
@@ -236,7 +245,7 @@ class _Search:
                 number += 1
 
     def _selecting(self, request: AllocationRequest, alternative: Alternative) -> Alternative:
-        """Return whose selectors choose; until 1.35 the first alternative's for the second if both want all devices."""
+        """Return the alternative whose selectors apply; until 1.35, a second one for all uses those of the first."""
         first, *others = request.alternatives
         shared = not self.attempt.features.has(Change.ALTERNATIVES_APART) and first.count is None
         return first if shared and others and alternative is others[0] else alternative
@@ -245,7 +254,7 @@ class _Search:
         return len(self.all_devices[id(alternative)]) if alternative.count is None else alternative.count
 
     def claim(self, claim: int) -> _End:
-        """All requests of this claim and the claims after it."""
+        """Search for this claim and the claims after it."""
         if claim == len(self.requests):
             return _End.DONE
         if claim in self.hopeless:
@@ -257,14 +266,14 @@ class _Search:
         return end
 
     def request(self, claim: int, index: int) -> _End:
-        """This request and everything after it."""
+        """Search for this request and everything after it."""
         if index == len(self.requests[claim]):
-            # A later claim that needs too many devices may need fewer after another choice here.
+            # A later claim that needs too many devices may need fewer with another choice here, so go on.
             end = self.claim(claim + 1)
             return end if end is _End.DONE else _End.FAILED
         key = (claim, index, self.attempt.state(claim, self._relevant(claim, index))) if self.remembers else None
-        known = self.failures.get(key) if key is not None else None
-        end = known or self._alternatives(claim, index)
+        failure = self.failures.get(key) if key is not None else None
+        end = failure or self._alternatives(claim, index)
         if end is not _End.DONE and key is not None:
             self.failures[key] = end
             self.blamed = self._blame(claim, index)
@@ -281,7 +290,7 @@ class _Search:
         return _End.TOO_MANY if ends == {_End.TOO_MANY} else _End.FAILED
 
     def _devices(self, claim: int, index: int, alternative: Alternative, have: int, start: int) -> _End:
-        """The devices still missing for the alternative, from candidate `start` on, and everything after it."""
+        """Search for the missing devices of the alternative, starting at candidate `start`, and everything after it."""
         count = self._count(alternative)
         if alternative.count is None and count == 0:
             self.blamed = _EVERY_DEVICE
@@ -334,7 +343,7 @@ class _Search:
             if end is _End.TOO_MANY:
                 return end
             if not self.blamed & lowest and not attempt.binds(claim, alternative):
-                attempt.judge(claim, alternative, untried)  # kube-scheduler would try them, and meet their errors
+                attempt.check(claim, alternative, untried)  # kube-scheduler would try these and raise their errors
                 return end
             failed.add(equal)
         if self.barrier is not None:
@@ -350,7 +359,7 @@ class _Search:
         return self._relevant(claim, index)
 
     def _relevant(self, claim: int, index: int) -> int:
-        """The devices that the rest of the search may look at: all that are not known to be unchosen by all of it."""
+        """Return the devices that the rest of the search may choose: all but those that no request there chooses."""
         return self.attempt.maybe_chosen(
             alternative
             for later, requests in enumerate(self.requests[claim:], claim)
@@ -362,8 +371,8 @@ class _Search:
         self.steps += 1
         if self.steps > MAX_STEPS:
             raise AllocationError(
-                f"the search for claim {self.attempt.names[claim]} was given up after {MAX_STEPS} steps; narrow its "
-                "requests with selectors, so that fewer combinations of devices are possible",
+                f"the search for claim {self.attempt.names[claim]} was given up after {MAX_STEPS} steps; add selectors "
+                "to its requests, so that fewer combinations of devices are possible",
                 Reason.SEARCH_TOO_LONG,
                 "node",
             )

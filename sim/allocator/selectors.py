@@ -1,4 +1,4 @@
-"""Finds the devices that the selectors of a class and a request choose, once for all devices that are equal."""
+"""Evaluates the selectors of classes and requests, once for all devices with the same content."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dranode.sim.cel.syntax import CELCompileError, CELRuntimeError
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """The selector that does not hold.
+    """A selector that does not match a device.
 
     Attributes:
         where: `class gpu` or `request r`.
-        index: its place in the list, from 0.
+        index: its index in the list, from 0.
         expression: its source.
     """
 
@@ -32,7 +32,7 @@ class Exclusion:
 
 @dataclass(slots=True)
 class Selectors:
-    """The selectors of one `Inventory`, with what they answered so far.
+    """The selectors that are evaluated for the devices of one `PoolIndex`, with the results so far.
 
     Attributes:
         features: the gates.
@@ -43,7 +43,7 @@ class Selectors:
     _derived: dict[tuple[str, int], DeviceAttribute] = field(default_factory=dict)
 
     def exclusion(self, alternative: Alternative, candidate: Candidate, claim: str) -> Exclusion | None:
-        """The first selector that excludes the device, class before request; None if it is chosen.
+        """Return the first selector that excludes the device, class before request; None if all match.
 
         Raises:
             AllocationError: a selector cannot be compiled, or fails on this device.
@@ -71,7 +71,7 @@ class Selectors:
         )
 
     def derived(self, name: str, expression: str, candidate: Candidate) -> DeviceAttribute:
-        """The attribute that the expression makes of the device.
+        """Return the value of the expression for the device, as an attribute.
 
         Raises:
             AllocationError: the expression cannot be compiled, or fails on this device.
@@ -102,13 +102,14 @@ class Selectors:
         return known
 
     def _evaluate(self, expression: str, content: Content, device: Device, where: str) -> bool:
-        seen = content.device
+        visible = content.device
         if not self.features.beyond_stable:
-            seen = msgspec.structs.replace(seen, allow_multiple_allocations=None)  # it passes selectors none
+            # kube-scheduler's stable allocator does not pass this field to selectors.
+            visible = msgspec.structs.replace(visible, allow_multiple_allocations=None)
         try:
             selector = compile_selector(expression, self.features.stored_expressions)
             lists_seen = self.features.list_type_attributes or self.features.has(Change.LISTS_ALWAYS_SEEN)
-            return selector.matches(content.driver, seen, lists_seen=lists_seen)
+            return selector.matches(content.driver, visible, lists_seen=lists_seen)
         except CELCompileError as error:
             raise AllocationError(f"{where}: CEL compile error: {error}", Reason.CEL_COMPILE) from error
         except CELRuntimeError as error:

@@ -1,4 +1,4 @@
-"""The devices that are allocated already: whole, as shares, and the capacity that the shares consume."""
+"""The devices that are already allocated: as a whole or in shares, with the capacity that the shares consume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Amount: TypeAlias = int | Fraction
 
 
 class PoolID(NamedTuple):
-    """The name of a pool: pools of two drivers may have the same one."""
+    """The driver and the name of a pool; pools of different drivers may have the same name."""
 
     driver: str
     pool: str
@@ -26,7 +26,7 @@ class PoolID(NamedTuple):
 
 
 class Consumption(NamedTuple):
-    """An amount of one capacity of one device; `capacity` is its name with the domain."""
+    """An amount of one capacity of one device; `capacity` is the qualified name."""
 
     device: str
     capacity: str
@@ -35,12 +35,12 @@ class Consumption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """The allocated part of one pool; with equal values the same devices are free.
+    """The allocated part of one pool; if two states are equal, the same devices are free.
 
     Attributes:
-        devices: the names of devices that are allocated whole.
-        shared: the names of devices of which a share is allocated.
-        consumed: one entry for each capacity of a device of which something is consumed.
+        devices: the names of devices that are allocated as a whole.
+        shared: the names of devices with allocated shares.
+        consumed: the consumed amounts, one entry for each device and capacity.
     """
 
     devices: frozenset[str] = frozenset()
@@ -48,26 +48,28 @@ class PoolState:
     consumed: frozenset[Consumption] = frozenset()
 
     def with_result(self, result: DeviceRequestAllocationResult) -> PoolState:
-        """The state after one more result."""
+        """Return the state with one more allocation result."""
         if result.share_id is None:
             return replace(self, devices=self.devices | {result.device})
         before = {item.capacity: item for item in self.consumed if item.device == result.device}
-        taken = {qualified(name, result.driver): amount.value for name, amount in result.consumed_capacity.items()}
+        amounts = {qualified(name, result.driver): amount.value for name, amount in result.consumed_capacity.items()}
         more = {
             Consumption(result.device, name, amount + (before[name].amount if name in before else 0))
-            for name, amount in taken.items()
+            for name, amount in amounts.items()
         }
         replaced = {before[item.capacity] for item in more if item.capacity in before}
         return PoolState(self.devices, self.shared | {result.device}, (self.consumed - replaced) | more)
 
     def without_shares(self) -> PoolState:
-        """The state where a device of which a share is allocated counts as allocated whole."""
+        """Return the state in which devices with allocated shares count as allocated as a whole."""
         return PoolState(self.devices | self.shared) if self.shared else self
 
     def consumed_of(self, device: Device, driver: str) -> dict[str, Amount]:
-        """Return what is consumed of the device's capacities, by the names under which it is published."""
+        """Return the consumed amounts of the device's capacities, by the names under which they are published."""
         names = {qualified(name, driver): name for name in device.capacity}
-        return {names.get(one.capacity, one.capacity): one.amount for one in self.consumed if one.device == device.name}
+        return {
+            names.get(item.capacity, item.capacity): item.amount for item in self.consumed if item.device == device.name
+        }
 
 
 _UNTOUCHED = PoolState()
@@ -75,11 +77,11 @@ _UNTOUCHED = PoolState()
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """The state of all pools; a pool that is not named is untouched.
+    """The state of all pools; nothing is allocated from pools that are not listed.
 
     Attributes:
-        pools: what is allocated of each.
-        shares: whether devices can be shared. Where not, kube-scheduler takes a share for its whole device
+        pools: the allocated part of each pool.
+        shares: whether devices can be shared. If not, kube-scheduler counts a share as the whole device
             (`GatherAllocatedState`, the same from 1.34 to 1.37).
     """
 
@@ -88,28 +90,25 @@ class Allocated:
 
     @classmethod
     def of(cls, claims: Iterable[ResourceClaim]) -> Self:
-        """Return what these claims hold.
-
-        Those that are not allocated hold nothing; one that comes twice counts once.
-        """
+        """Return the devices of these claims; a claim that is listed twice counts once."""
         pools: dict[PoolID, PoolState] = {}
-        once = {(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid): claim for claim in claims}
-        for claim in once.values():
+        by_uid = {(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid): claim for claim in claims}
+        for claim in by_uid.values():
             if claim.status.allocation is not None:
                 _enter(pools, claim.status.allocation)
         return cls(pools)
 
     def pool(self, pool: PoolID) -> PoolState:
-        """The state of one pool."""
+        """Return the state of one pool."""
         state = self.pools.get(pool, _UNTOUCHED)
         return state if self.shares else state.without_shares()
 
     def without_shares(self) -> Allocated:
-        """The same where devices cannot be shared."""
+        """Return the state for a cluster in which devices cannot be shared."""
         return replace(self, shares=False)
 
     def with_allocations(self, allocations: Iterable[AllocationResult]) -> Allocated:
-        """The state when these are allocated as well."""
+        """Return the state with these allocations added."""
         pools = dict(self.pools)
         for allocation in allocations:
             _enter(pools, allocation)
@@ -118,6 +117,6 @@ class Allocated:
 
 def _enter(pools: dict[PoolID, PoolState], allocation: AllocationResult) -> None:
     for result in readable_results(allocation):
-        if not result.admin_access:  # admin access holds nothing
+        if not result.admin_access:  # admin access does not hold the device
             pool = PoolID(result.driver, result.pool)
             pools[pool] = pools.get(pool, _UNTOUCHED).with_result(result)

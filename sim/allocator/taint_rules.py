@@ -1,4 +1,4 @@
-"""Device taints and who tolerates them, and the DeviceTaintRules by which administrators add taints (KEP-5055).
+"""Taints and tolerations of devices, and the DeviceTaintRules with which administrators add taints (KEP-5055).
 
 Source: `resource.k8s.io/v1`, and the tracker of k8s.io/dynamic-resource-allocation, which merges rules into slices.
 """
@@ -19,12 +19,12 @@ from dranode.api.validation import FieldError, metadata_errors
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Change
 
-# Other effects, None among them, keep no pod away.
+# Other effects, such as None, do not keep pods away.
 _EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def untolerated(device: Device, tolerations: tuple[DeviceToleration, ...]) -> DeviceTaint | None:
-    """The first taint that keeps the device from being allocated, if there is one."""
+    """Return the first taint that prevents the allocation of the device, or None."""
     return next(
         (
             taint
@@ -53,12 +53,12 @@ def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
 
 
 class DeviceTaintSelector(APIDocument, frozen=True, kw_only=True):
-    """The devices that a rule is about: all that is set has to hold, so an empty selector selects every device."""
+    """The devices that a rule taints: every field that is set has to match, so an empty selector matches all."""
 
     driver: str | None = None
     pool: str | None = None
     device: str | None = None
-    # v1alpha3 of Kubernetes 1.33 and 1.34 alone.
+    # Only in v1alpha3 of Kubernetes 1.33 and 1.34.
     device_class_name: str | None = None
     selectors: tuple[msgspec.Raw, ...] = ()
 
@@ -71,7 +71,7 @@ class DeviceTaintRuleSpec(APIDocument, frozen=True, kw_only=True):
 
 
 class DeviceTaintRule(APIDocument, frozen=True, kw_only=True):
-    """A rule, of any version that is served."""
+    """`DeviceTaintRule` of any served version."""
 
     api_version: str = ""
     kind: str = ""
@@ -80,10 +80,10 @@ class DeviceTaintRule(APIDocument, frozen=True, kw_only=True):
 
 
 def taint_rules(documents: Iterable[SourceDocument]) -> tuple[DeviceTaintRule, ...]:
-    """The rules among the documents.
+    """Return the rules among the documents.
 
     Raises:
-        DocumentError: a rule does not decode, or selects by class or expression; says where.
+        DocumentError: a rule does not decode, or selects by class or expression; names the place.
     """
     return tuple(_placed_rule(source) for source in documents if source.kind == "DeviceTaintRule")
 
@@ -91,7 +91,7 @@ def taint_rules(documents: Iterable[SourceDocument]) -> tuple[DeviceTaintRule, .
 def with_rule_taints(
     slices: Iterable[ResourceSlice], rules: Sequence[DeviceTaintRule], features: Features
 ) -> Iterator[ResourceSlice]:
-    """The slices as the scheduler sees them: with the taints of the rules, if their gate is on."""
+    """Yield the slices as the scheduler sees them: with the taints of the rules, if their gate is on."""
     if not features.device_taint_rules or not rules:
         yield from slices
         return
@@ -105,10 +105,10 @@ def with_rule_taints(
 
 
 def taint_rule(source: SourceDocument) -> DeviceTaintRule:
-    """The rule of a document.
+    """Return the rule in a document.
 
     Raises:
-        DocumentError: it does not decode, or selects by class or expression; says where in the document.
+        DocumentError: it does not decode, or selects by class or expression; with the path in the document.
     """
     rule = decode(DeviceTaintRule, source.document)
     if rule.spec.taint.effect not in EFFECTS:
@@ -123,7 +123,7 @@ def taint_rule(source: SourceDocument) -> DeviceTaintRule:
 
 
 def rule_errors(rule: DeviceTaintRule) -> Iterator[FieldError]:
-    """Yield every error for which the API server would refuse a rule."""
+    """Yield every error for which the API server would reject a rule."""
     yield from metadata_errors(rule.metadata)
     selector = rule.spec.device_selector
     if selector is not None:
@@ -154,7 +154,7 @@ def _placed_rule(source: SourceDocument) -> DeviceTaintRule:
 def rules_on(
     rules: Iterable[DeviceTaintRule], driver: str, pool: str, device: str, features: Features
 ) -> Iterator[DeviceTaintRule]:
-    """The rules whose taints a device has."""
+    """Yield the rules that taint a device."""
     for rule in rules:
         selector = rule.spec.device_selector
         if selector is None:

@@ -1,11 +1,13 @@
-"""Assigns flavors to a workload: the decision of KEP-582, a function of its arguments alone.
+"""Assigns flavors to a workload (KEP-582), as a pure function.
 
-For each pod set (or those of one `podSetGroupName` together) and resource group the flavors are looked at in order,
-from the one after the last that was tried. In each the resources fit, fit by borrowing, fit once others are preempted,
-or do not fit; the worst resource stands for the flavor. `flavorFungibility` says whether that is enough to stop; where
-nothing stops the search, the best flavor is taken, the first of equals. What Kueue 0.20 does beyond the KEP's text: no
-flavor without preemption candidates ends a search; one that preempts while it borrows ends it only if both policies
-allow it; the order is fit, reclaim, preempt, no candidates, and then how far quota is borrowed from.
+For each pod set (or all pod sets with one `podSetGroupName`) and each resource group, the flavors are tried in order,
+starting after the last one tried before. In each flavor, a resource fits, fits by borrowing, fits after preemption, or
+does not fit; the worst resource decides for the flavor. `flavorFungibility` says which result ends the search. If none
+does, the best flavor is used, or the first of several equal ones.
+
+Kueue 0.20 does more than the KEP says: A flavor without preemption candidates never ends a search. One that preempts
+while it borrows ends it only if both policies allow that. Flavors are ranked by fit, reclaim, preempt, no candidates,
+and then by the distance in the cohort tree from which quota is borrowed.
 """
 
 from __future__ import annotations
@@ -38,23 +40,23 @@ LAST_FLAVOR = -1
 
 
 class FlavorMode(IntEnum):
-    """The ways in which a flavor can serve, worse to better."""
+    """How a flavor can serve a workload, from worst to best."""
 
     NO_FIT = 0
     NO_CANDIDATES = 1
-    """It would fit if others left, but there is no one whom the policies allow to preempt."""
+    """It would fit after preemption, but the policies allow no workload to be preempted."""
     PREEMPT = 2
     RECLAIM = 3
-    """Preemption of other queues alone, which use what is this queue's."""
+    """Preemption only in other queues, which use quota of this queue."""
     FIT = 4
 
 
 @dataclass(frozen=True, slots=True)
 class FlavorVerdict:
-    """The way in which one resource, or at its worst a whole flavor, can be had.
+    """The result for one resource, or for a flavor (that of its worst resource).
 
     Attributes:
-        borrow: how far up the tree quota comes from (`Usage.borrow_level`); 0 is no borrowing.
+        borrow: from how far up the tree quota is borrowed (`Usage.borrow_level`); 0 means no borrowing.
         why: the arithmetic, for people.
     """
 
@@ -65,7 +67,7 @@ class FlavorVerdict:
 
 @dataclass(frozen=True, slots=True)
 class FlavorAttempt:
-    """One flavor that was looked at, with a verdict for each resource; `worst` stands for all of them."""
+    """A flavor that was tried, with the verdict for each resource and the worst of them."""
 
     flavor: str
     verdicts: Mapping[str, FlavorVerdict]
@@ -77,11 +79,12 @@ class Scan:
     """The search through one resource group for one pod set.
 
     Attributes:
-        resources: what the pod set asks for of the group.
+        resources: the resources of the group that the pod set requests.
         flavors: the group's flavors in order.
-        attempts: those that were looked at, in order; none where no group covers the resource.
-        chosen: the one that ended the search or was the best; None if none would ever fit.
-        tried: index of the last flavor looked at, or LAST_FLAVOR if there is none after it.
+        attempts: the flavors that were tried, in order; empty if no group covers the resource.
+        chosen: the flavor that ended the search or was the best; None if none can ever fit.
+        tried: the index of the last flavor tried, or LAST_FLAVOR if it is the last of the group.
+        why: why no flavor was tried; empty otherwise.
     """
 
     resources: tuple[str, ...]
@@ -93,7 +96,7 @@ class Scan:
 
     @property
     def mode(self) -> FlavorMode:
-        """Return how the pod set gets these resources. A search that looked at nothing has nothing against it."""
+        """Return how the pod set gets these resources; FIT if there was nothing to search for."""
         if self.chosen is not None:
             return self.chosen.worst.mode
         return FlavorMode.NO_FIT if self.attempts or self.why else FlavorMode.FIT
@@ -110,7 +113,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class PodSetAssignment:
-    """The searches for one pod set, or for its group; one resource group without a fitting flavor leaves it none."""
+    """The searches for one pod set or its group; without a flavor in one resource group, it gets no flavor at all."""
 
     pod_set: PodSet
     count: int
@@ -118,12 +121,12 @@ class PodSetAssignment:
 
     @property
     def mode(self) -> FlavorMode:
-        """The worst of its groups."""
+        """Return the worst mode of its resource groups."""
         return min((scan.mode for scan in self.scans), default=FlavorMode.FIT)
 
     @property
     def flavors(self) -> Mapping[str, Assigned]:
-        """By resource, what it gets."""
+        """Return the flavor of each resource."""
         if self.mode is FlavorMode.NO_FIT:
             return {}
         return {
@@ -137,54 +140,56 @@ class PodSetAssignment:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The flavors of a workload; pod sets after one that does not fit are missing."""
+    """The flavors of a workload; pod sets after the first that does not fit are left out."""
 
     workload: Workload
     pod_sets: tuple[PodSetAssignment, ...]
 
     @property
     def mode(self) -> FlavorMode:
-        """The worst of its pod sets."""
+        """Return the worst mode of its pod sets."""
         return min((pod_set.mode for pod_set in self.pod_sets), default=FlavorMode.NO_FIT)
 
     @property
     def borrowing(self) -> int:
-        """The furthest that anything is borrowed from."""
-        return max((got.verdict.borrow for item in self.pod_sets for got in item.flavors.values()), default=0)
+        """Return the greatest distance from which quota is borrowed."""
+        return max((flavor.verdict.borrow for item in self.pod_sets for flavor in item.flavors.values()), default=0)
 
     @property
     def usage(self) -> Mapping[FlavorResource, int]:
-        """Return what it would count against quota."""
+        """Return what the workload would count against quota."""
         usage: dict[FlavorResource, int] = {}
         for item in self.pod_sets:
-            for resource, got in item.flavors.items():
-                of = FlavorResource(got.flavor, resource)
+            for resource, assigned in item.flavors.items():
+                of = FlavorResource(assigned.flavor, resource)
                 usage[of] = usage.get(of, 0) + item.pod_set.requests[resource] * item.count
         return usage
 
     @property
     def contested(self) -> frozenset[FlavorResource]:
-        """Return what others would have to give up."""
+        """Return the resources for which other workloads would have to be preempted."""
         return frozenset(
-            FlavorResource(got.flavor, resource)
+            FlavorResource(assigned.flavor, resource)
             for item in self.pod_sets
-            for resource, got in item.flavors.items()
-            if FlavorMode.NO_FIT < got.verdict.mode < FlavorMode.FIT
+            for resource, assigned in item.flavors.items()
+            if FlavorMode.NO_FIT < assigned.verdict.mode < FlavorMode.FIT
         )
 
     @property
     def tried(self) -> tuple[Mapping[str, int], ...]:
-        """By pod set and resource, the index that the next attempt starts after."""
-        return tuple({resource: got.tried for resource, got in item.flavors.items()} for item in self.pod_sets)
+        """Return the index that the next attempt starts after, by pod set and resource."""
+        return tuple(
+            {resource: assigned.tried for resource, assigned in item.flavors.items()} for item in self.pod_sets
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The time and the queues of an attempt.
+    """The moment of an attempt.
 
     Attributes:
-        generation: the ClusterQueue's, raised whenever more may have become available to it.
-        cycle: the scheduling cycle's number.
+        generation: a counter of the ClusterQueue, which grows whenever more quota may have become available to it.
+        cycle: the number of the scheduling cycle.
         preserve_progress: Kueue's gate FlavorFungibilityPreserveScanProgress.
     """
 
@@ -195,13 +200,13 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """The places where the searches of an attempt ended.
+    """Where the searches of an attempt ended.
 
     Attributes:
-        tried: by pod set and resource, the index of the last flavor tried, LAST_FLAVOR for the last there is.
-        generation: the ClusterQueue's generation then.
-        cycle: the scheduling cycle's number then.
-        shape: the shape of the workload then, by the function `shape`.
+        tried: the index of the last flavor tried, by pod set and resource; LAST_FLAVOR for the last of the group.
+        generation: the ClusterQueue's generation at that time.
+        cycle: the scheduling cycle at that time.
+        shape: the workload's `shape` at that time.
     """
 
     tried: tuple[Mapping[str, int], ...]
@@ -210,48 +215,48 @@ class SearchState:
     shape: tuple[object, ...] | None = None
 
     @classmethod
-    def of(cls, assignment: Assignment, now: Moment) -> SearchState:
-        """Return what an assignment leaves behind."""
-        return cls(assignment.tried, now.generation, now.cycle, shape(assignment.workload))
+    def of(cls, assignment: Assignment, moment: Moment) -> SearchState:
+        """Return the state after an assignment."""
+        return cls(assignment.tried, moment.generation, moment.cycle, shape(assignment.workload))
 
     @property
     def pending_flavors(self) -> bool:
-        """Return whether a search ended before the last flavor, so that another attempt may do better at once."""
+        """Return whether a search ended before the last flavor, so that another attempt makes sense at once."""
         return any(index != LAST_FLAVOR for tried in self.tried for index in tried.values())
 
 
 def shape(workload: Workload) -> tuple[object, ...]:
-    """Return what the indices of a state depend on; equal values mean that they can be used again."""
+    """Return a value that is equal as long as the indices of a state stay meaningful."""
     return (workload.priority, *workload.pod_sets)
 
 
-def still_valid(last: SearchState, workload: Workload, now: Moment) -> bool:
-    """Return whether a new attempt may go on where the last one ended.
+def still_valid(last: SearchState, workload: Workload, moment: Moment) -> bool:
+    """Return whether a new attempt may continue where the last one ended.
 
-    It may not once the workload has another shape. Otherwise it may in the cycle after the last one, whatever
-    happened, and later unless the queue's generation has grown.
+    It may not if the workload's shape changed. Otherwise it may in the next cycle, and in later cycles unless the
+    queue's generation has grown.
     """
-    if now.preserve_progress:
+    if moment.preserve_progress:
         if last.shape is not None and last.shape != shape(workload):
             return False
-        if now.cycle - last.cycle <= 1:
+        if moment.cycle - last.cycle <= 1:
             return True
-    return now.generation <= last.generation
+    return moment.generation <= last.generation
 
 
 def next_index(tried: Mapping[str, int], resource: str) -> int:
-    """The index of the flavor that a search starts with; 0 if none was tried, or the last one."""
+    """Return the index of the flavor to start with; 0 if none was tried yet, or if the last one was."""
     return tried.get(resource, LAST_FLAVOR) + 1
 
 
-# As kube-scheduler's taint and node affinity filters decide for a node that has the flavor's labels and taints, but
-# requirements about labels that the flavor does not state are left out: its nodes may meet them. An affinity term that
-# loses all its requirements that way holds for every node.
+# Kueue applies kube-scheduler's filters for taints and node affinity to a node with the flavor's labels and taints. It
+# ignores requirements about other labels, because nodes of the flavor may have them. An affinity term that loses all
+# its requirements that way matches every node.
 _KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
 
 
 def why_not(flavor: ResourceFlavor, pod_set: PodSet) -> str:
-    """Return what keeps the pod set off the flavor's nodes, as the beginning of a sentence; empty if nothing does."""
+    """Return why the pod set cannot run on the flavor's nodes, as a clause; empty if it can."""
     tolerations = (*pod_set.tolerations, *flavor.tolerations)
     for taint in flavor.node_taints:
         if taint.effect in _KEEPS_AWAY and not any(tolerates(toleration, taint) for toleration in tolerations):
@@ -260,7 +265,7 @@ def why_not(flavor: ResourceFlavor, pod_set: PodSet) -> str:
         if flavor.node_labels.get(key, value) != value:
             return f'nodeSelector wants {key}={value}, flavor "{flavor.name}" has {key}={flavor.node_labels[key]}'
     if not _affine(pod_set, flavor.node_labels):
-        return f'no term of the required node affinity holds for the labels of flavor "{flavor.name}"'
+        return f'no term of the required node affinity matches the labels of flavor "{flavor.name}"'
     return ""
 
 
@@ -280,8 +285,8 @@ class Simulation:
     """The result of preemption for one flavor and resource: NO_CANDIDATES, PREEMPT or RECLAIM.
 
     Attributes:
-        borrow: how far up the tree quota would then come from.
-        targets: keys of the workloads that would go.
+        borrow: from how far up the tree quota would then be borrowed.
+        targets: the keys of the workloads to preempt.
     """
 
     mode: FlavorMode
@@ -300,24 +305,24 @@ def assign(
     last: SearchState | None,
     oracle: Oracle,
     *,
-    now: Moment = _ALWAYS,
+    moment: Moment = _ALWAYS,
     counts: tuple[int, ...] = (),
 ) -> tuple[Assignment, SearchState]:
     """Choose flavors for a workload.
 
     Args:
         queues: queues, cohorts and flavors.
-        usage: what is used of their quotas.
-        workload: the workload to be admitted.
-        last: what its last attempt left behind.
-        oracle: what preemption could do.
-        now: the generation of its queue and the scheduling cycle.
-        counts: pods by pod set, where fewer than all are to be admitted.
+        usage: the used quota.
+        workload: the workload to admit.
+        last: the state after its last attempt.
+        oracle: simulates preemption for a flavor and resource.
+        moment: the generation of its queue and the scheduling cycle.
+        counts: the number of pods of each pod set, to admit fewer than all.
 
     Returns:
-        The assignment, and what the next attempt has to be given.
+        The assignment, and the state for the next attempt.
     """
-    tried = last.tried if last is not None and still_valid(last, workload, now) else ()
+    tried = last.tried if last is not None and still_valid(last, workload, moment) else ()
     search = _Search(queues, usage, queues.cluster_queues[workload.queue], workload, oracle)
     done: list[PodSetAssignment] = []
     for numbers in _groups(workload.pod_sets):
@@ -326,16 +331,16 @@ def assign(
             for number in numbers
         ]
         before = Assignment(workload, tuple(done)).usage
-        # Kueue keeps what was tried in the order of groups, and asks for it by the first pod set's own number.
+        # Kueue stores the tried indices in the order of groups, but looks them up by the number of the first pod set.
         done += search.group(members, before, tried[numbers[0]] if numbers[0] < len(tried) else {})
         if done[-1].mode is FlavorMode.NO_FIT:
             break
     assignment = Assignment(workload, tuple(done))
-    return assignment, SearchState.of(assignment, now)
+    return assignment, SearchState.of(assignment, moment)
 
 
 def rank(verdict: FlavorVerdict, fungibility: FlavorFungibility) -> tuple[int, int, int]:
-    """Return what orders verdicts from worse to better."""
+    """Return a sort key for verdicts, from worst to best."""
     if verdict.mode is FlavorMode.NO_FIT:
         return 0, 0, 0
     viable = 1 if verdict.mode is FlavorMode.NO_CANDIDATES else 2
@@ -345,7 +350,7 @@ def rank(verdict: FlavorVerdict, fungibility: FlavorFungibility) -> tuple[int, i
 
 
 def ends_search(verdict: FlavorVerdict, fungibility: FlavorFungibility) -> bool:
-    """Return whether a flavor with this verdict is enough."""
+    """Return whether a flavor with this verdict ends the search."""
     if verdict.mode <= FlavorMode.NO_CANDIDATES:
         return False
     if verdict.mode is not FlavorMode.FIT and fungibility.when_can_preempt is Fungible.TRY_NEXT_FLAVOR:
@@ -354,9 +359,9 @@ def ends_search(verdict: FlavorVerdict, fungibility: FlavorFungibility) -> bool:
 
 
 def visiting_order(resources: Iterable[str]) -> list[str]:
-    """Resources in Kueue's order, that of their names' 64-bit FNV-1a hash.
+    """Sort resources like Kueue: by the 64-bit FNV-1a hash of their names.
 
-    It decides which resource's index a search resumes from, and which group's failure is the one that is reported.
+    The order decides from which resource's index a search resumes, and which group's failure is reported.
     """
     return sorted(resources, key=lambda name: (_fnv1a(name), name))
 
@@ -387,23 +392,23 @@ class _Search:
     def group(
         self, members: Sequence[tuple[PodSet, int]], assumed: Mapping[FlavorResource, int], tried: Mapping[str, int]
     ) -> list[PodSetAssignment]:
-        """Search for pod sets that share a flavor; most often that is one."""
-        asked: dict[str, int] = {}
+        """Search for pod sets that share a flavor; usually that is only one."""
+        requested: dict[str, int] = {}
         for pod_set, count in members:
             for resource, number in pod_set.requests.items():
-                asked[resource] = asked.get(resource, 0) + number * count
+                requested[resource] = requested.get(resource, 0) + number * count
         pod_sets = [pod_set for pod_set, _ in members]
         scans: list[Scan] = []
-        for resource in visiting_order(asked):
+        for resource in visiting_order(requested):
             if any(resource in scan.resources for scan in scans):
                 continue
             group = self.queue.group_of(resource)
             if group is None:
-                if asked[resource] == 0 or self.queues.ignore_undeclared:
+                if requested[resource] == 0 or self.queues.ignore_undeclared:
                     continue
                 scans.append(Scan((resource,), why=f'ClusterQueue "{self.queue.name}" has no quota of {resource}'))
             else:
-                requests = {name: asked[name] for name in visiting_order(asked) if name in group.resources}
+                requests = {name: requested[name] for name in visiting_order(requested) if name in group.resources}
                 scans.append(self.scan(group, pod_sets, requests, assumed, next_index(tried, resource)))
             if scans[-1].mode is FlavorMode.NO_FIT:
                 break
@@ -445,9 +450,9 @@ class _Search:
         requests: Mapping[str, int],
         assumed: Mapping[FlavorResource, int],
     ) -> FlavorAttempt:
-        unsuited = next(filter(None, (why_not(self.queues.flavors[flavor], pod_set) for pod_set in pod_sets)), "")
-        if unsuited:
-            return FlavorAttempt(flavor, {}, FlavorVerdict(FlavorMode.NO_FIT, why=unsuited))
+        mismatch = next(filter(None, (why_not(self.queues.flavors[flavor], pod_set) for pod_set in pod_sets)), "")
+        if mismatch:
+            return FlavorAttempt(flavor, {}, FlavorVerdict(FlavorMode.NO_FIT, why=mismatch))
         verdicts = {
             resource: self.verdict(of := FlavorResource(flavor, resource), assumed.get(of, 0), number)
             for resource, number in requests.items()
@@ -457,13 +462,13 @@ class _Search:
         )
 
     def verdict(self, of: FlavorResource, assumed: int, amount: int) -> FlavorVerdict:
-        """Return how `amount` can be had on top of what earlier pod sets were `assumed` to get."""
+        """Return how `amount` fits in addition to what earlier pod sets are `assumed` to use."""
         name, total = self.queue.name, assumed + amount
         most = self.usage.capacity(name, of)
         if total > most:
-            return FlavorVerdict(
-                FlavorMode.NO_FIT, why=f"{amount_text(of.resource, total)} is more than the {self._most(of, most)}"
-            )
+            limit = f'the {amount_text(of.resource, most)} that "{name}" can ever have'
+            why = f"{amount_text(of.resource, total)} is more than {limit}"
+            return FlavorVerdict(FlavorMode.NO_FIT, why=why)
         borrow, below_root = self.usage.borrow_level(name, of, total)
         free = self.usage.available(name, of)
         if total <= free:
@@ -487,6 +492,3 @@ class _Search:
         return policies.borrow_within_cohort.policy is not PreemptionPolicy.NEVER or (
             self.queues.fair_sharing and policies.reclaim_within_cohort is not PreemptionPolicy.NEVER
         )
-
-    def _most(self, of: FlavorResource, most: int) -> str:
-        return f'{amount_text(of.resource, most)} that "{self.queue.name}" can ever have'

@@ -1,7 +1,7 @@
-"""Finds what makes no sense in the configuration of queues: one sentence, with the path in the object.
+"""Validates the configuration of queues; an error is one sentence with the path in the object.
 
-The rules are those of Kueue's webhooks, and those that only show across objects: names that nothing defines, cohorts
-that contain themselves, more in use than the quotas allow.
+The rules are those of Kueue's webhooks, and rules about several objects: undefined names, cycles of cohorts, and usage
+beyond the quotas.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _BORROW: Final = (PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY)
 
 
 def check_groups(groups: tuple[ResourceGroupSpec, ...], flavors: Iterable[str], *, lends: bool, cohort: bool) -> None:
-    """Check `spec.resourceGroups`: `lends` where there is a cohort above, so that limits mean something.
+    """Check `spec.resourceGroups`; limits only make sense for a queue or cohort that `lends` to a parent.
 
-    `flavors` are those that documents define. A `cohort` may lend more than its own quota, since it lends its members'.
+    `flavors` are the defined ones. A `cohort` may lend more than its own quota, because it also lends its members'.
 
     Raises:
-        DocumentError: a resource or flavor stands twice, a flavor is not defined or has other resources than its group,
-            a quota is below 0, or a limit means nothing.
+        DocumentError: a resource or flavor is listed twice, a flavor is not defined or has other resources than its
+            group, a quota is below 0, or a limit has no effect.
     """
-    seen: set[str] = set()
+    covered: set[str] = set()
     used: set[str] = set()
     for number, group in enumerate(groups):
         path = f"spec.resourceGroups[{number}]"
         for resource in group.covered_resources:
-            if resource in seen:
+            if resource in covered:
                 raise DocumentError(f"{resource} is covered twice; list it once", f"{path}.coveredResources")
-            seen.add(resource)
+            covered.add(resource)
         for index, flavor in enumerate(group.flavors):
             place = f"{path}.flavors[{index}]"
             if flavor.name not in flavors:
@@ -63,8 +63,8 @@ def check_groups(groups: tuple[ResourceGroupSpec, ...], flavors: Iterable[str], 
 def _check_flavor(flavor: FlavorQuotasSpec, group: ResourceGroupSpec, path: str, *, lends: bool, cohort: bool) -> None:
     names = tuple(quota.name for quota in flavor.resources)
     if names != group.covered_resources:
-        wanted = ", ".join(group.covered_resources)
-        raise DocumentError(f"has {', '.join(names)} where coveredResources has {wanted}", f"{path}.resources")
+        expected = ", ".join(group.covered_resources)
+        raise DocumentError(f"has {', '.join(names)} where coveredResources has {expected}", f"{path}.resources")
     for number, quota in enumerate(flavor.resources):
         _check_quota(quota, f"{path}.resources[{number}]", lends=lends, cohort=cohort)
 
@@ -88,11 +88,11 @@ def check_policies(spec: ClusterQueueSpec) -> None:
     """Check `flavorFungibility` (KEP-582) and `preemption`.
 
     Raises:
-        DocumentError: a policy is none of its field's, or does not go with another field, so that Kueue refuses it.
+        DocumentError: Kueue would reject a policy, alone or together with another field.
     """
     fungibility = spec.flavor_fungibility
-    both = (fungibility.when_can_borrow, fungibility.when_can_preempt)
-    if fungibility.preference is not None and set(both) != {Fungible.TRY_NEXT_FLAVOR}:
+    settings = {fungibility.when_can_borrow, fungibility.when_can_preempt}
+    if fungibility.preference is not None and settings != {Fungible.TRY_NEXT_FLAVOR}:
         raise DocumentError(
             f"{fungibility.preference} needs whenCanBorrow and whenCanPreempt to be TryNextFlavor",
             "spec.flavorFungibility.preference",
@@ -115,24 +115,24 @@ def check_policies(spec: ClusterQueueSpec) -> None:
 
 
 def check_ancestors(cohort: str, cohorts: Mapping[str, Cohort]) -> None:
-    """Refuse a cohort that is its own ancestor.
+    """Check that a cohort is not its own ancestor.
 
     Raises:
-        DocumentError: it is one; the message has the whole cycle.
+        DocumentError: it is; the message shows the cycle.
     """
-    way = [cohort]
-    while (parent := cohorts[way[-1]].parent if way[-1] in cohorts else "") and parent not in way:
-        way.append(parent)
+    path = [cohort]
+    while (parent := cohorts[path[-1]].parent if path[-1] in cohorts else "") and parent not in path:
+        path.append(parent)
     if parent == cohort:
-        circle = " -> ".join(f'"{name}"' for name in (*way, cohort))
-        raise DocumentError(f"cohorts form a cycle: {circle}; remove one parentName", "spec.parentName")
+        cycle = " -> ".join(f'"{name}"' for name in (*path, cohort))
+        raise DocumentError(f"cohorts form a cycle: {cycle}; remove one parentName", "spec.parentName")
 
 
 def check_workload(spec: WorkloadSpec) -> None:
     """Check the names, counts and amounts of a workload's pod sets.
 
     Raises:
-        DocumentError: two pod sets have one name, a number is below 0, or `minCount` is not between 1 and the count.
+        DocumentError: two pod sets have the same name, a number is below 0, or `minCount` is not between 1 and `count`.
     """
     names = [pod_set.name for pod_set in spec.pod_sets]
     for number, pod_set in enumerate(spec.pod_sets):
@@ -149,21 +149,21 @@ def check_workload(spec: WorkloadSpec) -> None:
 
 
 def check_reclaimable(document: WorkloadDocument) -> None:
-    """Check which pods are said to have ended.
+    """Check `status.reclaimablePods`.
 
     Raises:
-        DocumentError: it is a pod set that the workload does not have, one that is named twice, or a number below 0.
+        DocumentError: a pod set does not exist or is listed twice, or a number is below 0.
     """
     names = [pod_set.name for pod_set in document.spec.pod_sets]
-    seen: set[str] = set()
+    listed: set[str] = set()
     for number, item in enumerate(document.status.reclaimable_pods):
         path = f"status.reclaimablePods[{number}]"
-        if item.name not in names or item.name in seen:
-            what = "stands twice" if item.name in seen else "is not a pod set of the workload"
-            raise DocumentError(f'"{item.name}" {what}; there are {", ".join(names)}', f"{path}.name")
+        if item.name not in names or item.name in listed:
+            problem = "is listed twice" if item.name in listed else "is not a pod set of the workload"
+            raise DocumentError(f'"{item.name}" {problem}; it has {", ".join(names)}', f"{path}.name")
         if item.count < 0:
             raise DocumentError(f"{item.count} is below 0", f"{path}.count")
-        seen.add(item.name)
+        listed.add(item.name)
 
 
 def _check_requests(pod_set: PodSetSpec, path: str) -> None:
@@ -181,14 +181,14 @@ def _check_requests(pod_set: PodSetSpec, path: str) -> None:
 
 
 def check_use(usage: Usage, queue: str, groups: tuple[ResourceGroupSpec, ...]) -> None:
-    """Refuse quotas below what admitted workloads use of them.
+    """Check that admitted workloads do not use more than the quotas.
 
     Raises:
-        DocumentError: more is used than the quotas allow; the message has what is used and what is missing.
+        DocumentError: they do; the message has the used and the missing amount.
     """
     for number, group in enumerate(groups):
         for index, flavor in enumerate(group.flavors):
-            for which, quota in enumerate(flavor.resources):
+            for position, quota in enumerate(flavor.resources):
                 of = FlavorResource(flavor.name, quota.name)
                 debt = -usage.balance(queue, of)
                 if debt > 0:
@@ -197,5 +197,5 @@ def check_use(usage: Usage, queue: str, groups: tuple[ResourceGroupSpec, ...]) -
                     raise DocumentError(
                         f"admitted workloads use {used} of {of} in this queue, {missing} above what the quotas allow "
                         f"in total (nominalQuota {quota.nominal_quota}); raise a quota or release some",
-                        f"spec.resourceGroups[{number}].flavors[{index}].resources[{which}].nominalQuota",
+                        f"spec.resourceGroups[{number}].flavors[{index}].resources[{position}].nominalQuota",
                     )

@@ -1,8 +1,8 @@
-"""Counts one pod of a pod set against quota.
+"""Counts what one pod of a pod set uses of its quota.
 
-Containers as kube-scheduler adds them up, and DRA devices by DeviceClass under the names that `deviceClassMappings`
-give (Kueue's KEP-2941): from ResourceClaimTemplates, and from extended resources that a DeviceClass stands behind.
-Before that Kueue refuses what it cannot count, and templates that match too few devices of the cluster.
+Containers are added up like in kube-scheduler. DRA devices of ResourceClaimTemplates, and of extended resources that a
+DeviceClass backs, count under the name that `deviceClassMappings` gives their DeviceClass (Kueue's KEP-2941). Kueue
+first refuses claims that it cannot count, and templates that match too few devices of the cluster.
 
 Source: pkg/controller/core/workload_controller.go and pkg/dra/claims.go of Kueue 0.19.2.
 """
@@ -34,7 +34,7 @@ RequestCounts = dict[str, int]
 
 
 class UncountableError(Exception):
-    """No quota can be counted for a pod: its text says why."""
+    """A pod whose quota cannot be counted; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Devices:
     """The rules that turn devices into quota.
 
     Attributes:
-        mapped: by DeviceClass, the resource name that quota counts it under.
-        templates: by `<namespace>/<name>`, what the claims of a template ask for.
-        classes: the DeviceClasses that there are.
-        published: the cluster's ResourceSlices; None if they are not known.
+        mapped: the resource name under which quota counts a DeviceClass.
+        templates: the claim specs of the templates, by `<namespace>/<name>`.
+        classes: all DeviceClasses.
+        published: the cluster's ResourceSlices; None if unknown.
     """
 
     mapped: Mapping[str, str]
@@ -54,7 +54,7 @@ class Devices:
     published: tuple[ResourceSlice, ...] | None = None
 
     def behind(self, extended: str) -> str | None:
-        """The DeviceClass that serves an extended resource: of several the newest, then the first by name."""
+        """Return the DeviceClass for an extended resource: the newest, or the first by name of several."""
         serving = [item for item in self.classes if item.spec.extended_resource_name == extended]
         if not serving:
             return None
@@ -66,7 +66,7 @@ def pod_counts(spec: SchedulingPodSpec, namespace: str, devices: Devices) -> Req
     """Return what one pod counts, by resource name.
 
     Raises:
-        UncountableError: a template is missing, a class is mapped to no name, or a request takes all devices.
+        UncountableError: a template is missing, a class is not mapped to a name, or a request is for all devices.
     """
     counts: RequestCounts = {}
     for resource, number in _containers(spec).items():
@@ -75,7 +75,7 @@ def pod_counts(spec: SchedulingPodSpec, namespace: str, devices: Devices) -> Req
         counts[name] = counts.get(name, 0) + number
     for claim in spec.resource_claims:
         if claim.resource_claim_template_name is None:
-            continue  # `refusal_of_claims` refuses it; a workload that was admitted all the same holds none of it
+            continue  # refused by `refusal_of_claims`; a workload that is admitted nevertheless counts no devices of it
         template = devices.templates.get(f"{namespace}/{claim.resource_claim_template_name}")
         if template is None:
             raise UncountableError(f'ResourceClaimTemplate "{claim.resource_claim_template_name}" does not exist')
@@ -111,7 +111,7 @@ def _count(request: ExactDeviceRequest) -> int:
 
 
 def refusal_of_claims(spec: SchedulingPodSpec, namespace: str, devices: Devices) -> str:
-    """Return why Kueue refuses a pod for its claims before it looks at quota; empty if it does not."""
+    """Return why Kueue refuses a pod because of its claims, before it checks quota; empty if it does not."""
     for claim in spec.resource_claims:
         if claim.resource_claim_name is not None:
             return (
@@ -127,25 +127,25 @@ def refusal_of_claims(spec: SchedulingPodSpec, namespace: str, devices: Devices)
 
 
 def _mismatch(spec: ResourceClaimSpec, devices: Devices) -> str:
-    """Return what a claim's requests with selectors lack; every device of the cluster counts once, wherever it is."""
-    taken: set[tuple[int, int]] = set()
+    """Return the first request with selectors that too few devices of the cluster match; empty if all match enough."""
+    counted: set[tuple[int, int]] = set()
     for request in spec.devices.requests:
         exactly = request.exactly
         if exactly is None or not any(selector.cel for selector in exactly.selectors):
             continue
         where = f"request {request.name}"
         try:
-            own = _compiled(exactly.selectors)
+            of_request = _compiled(exactly.selectors)
             if devices.published is None:
                 continue
             device_class = next(
-                (one for one in devices.classes if one.metadata.name == exactly.device_class_name), None
+                (item for item in devices.classes if item.metadata.name == exactly.device_class_name), None
             )
             if device_class is None:
                 return f'{where}: DeviceClass "{exactly.device_class_name}" does not exist'
             where = f"{where}, DeviceClass {exactly.device_class_name}"
-            selectors = (*_compiled(device_class.spec.selectors), *own)
-            matching = _matching(selectors, devices.published, taken, _count(exactly))
+            selectors = (*_compiled(device_class.spec.selectors), *of_request)
+            matching = _matching(selectors, devices.published, counted, _count(exactly))
         except (CELCompileError, CELRuntimeError) as error:
             return f"{where}: a selector fails: {error}"
         if matching < _count(exactly):
@@ -157,21 +157,21 @@ def _mismatch(spec: ResourceClaimSpec, devices: Devices) -> str:
 
 
 def _compiled(selectors: Iterable[DeviceSelector]) -> tuple[Selector, ...]:
-    known = Features.of(NEWEST_STABLE).stored_expressions
-    return tuple(compile_selector(one.cel.expression, known) for one in selectors if one.cel is not None)
+    declared = Features.of(NEWEST_STABLE).stored_expressions
+    return tuple(compile_selector(item.cel.expression, declared) for item in selectors if item.cel is not None)
 
 
 def _matching(
-    selectors: tuple[Selector, ...], published: Iterable[ResourceSlice], taken: set[tuple[int, int]], needed: int
+    selectors: tuple[Selector, ...], published: Iterable[ResourceSlice], counted: set[tuple[int, int]], needed: int
 ) -> int:
-    """Take devices that all selectors match, as many as are needed, and return how many there are."""
+    """Add the first `needed` devices that match all selectors to `counted`, and return their number."""
     count = 0
     for place, slice_ in enumerate(published):
         for number, device in enumerate(slice_.spec.devices):
             if count == needed:
                 return count
-            if (place, number) not in taken and _matches(selectors, slice_.spec.driver, device):
-                taken.add((place, number))
+            if (place, number) not in counted and _matches(selectors, slice_.spec.driver, device):
+                counted.add((place, number))
                 count += 1
     return count
 
@@ -182,7 +182,7 @@ def _matches(selectors: tuple[Selector, ...], driver: str, device: Device) -> bo
 
 def _containers(spec: SchedulingPodSpec) -> RequestCounts:
     """Return what the containers of a pod request together."""
-    # Kueue takes the amounts as the API server would store them, for the pod of a Job does not exist yet.
+    # The pod of a Job does not exist yet, so Kueue applies the API server's defaults itself.
     pod = with_default_amounts(SchedulingPod(spec=spec))
     requests = pod_requests(pod, Counting(NEWEST_STABLE.number[0]))
     return {name: ceil(value * 1000 if name == CPU else value) for name, value in requests.items()}

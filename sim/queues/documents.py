@@ -1,8 +1,7 @@
-"""Kueue's objects as they are written: v1beta1 becomes v1beta2, and only v1beta2 exists further in.
+"""Kueue's documents. v1beta1 is converted to v1beta2, so that other modules only see v1beta2.
 
 Source: `kueue.x-k8s.io/v1beta1`, `kueue.x-k8s.io/v1beta2`, `config.kueue.x-k8s.io` (Configuration). Unknown fields are
-dropped, as Kubernetes does, except a field that the other version has in place of one that decides something. Of a
-Workload's pods what decides over flavor and quota is read.
+ignored, as in Kubernetes, but a field with the name from the other version is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class PodTemplate(APIDocument, frozen=True, kw_only=True):
 
 
 class TopologyRequest(APIDocument, frozen=True, kw_only=True):
-    """`podSets[].topologyRequest`; pod sets of one group get one flavor."""
+    """`podSets[].topologyRequest`; all pod sets of a group get the same flavor."""
 
     pod_set_group_name: str | None = None
 
@@ -47,7 +46,7 @@ class PodSetSpec(APIDocument, frozen=True, kw_only=True):
 
 
 class WorkloadSpec(APIDocument, frozen=True, kw_only=True):
-    """`Workload.spec`; the class reference goes by one name in each version."""
+    """`Workload.spec`; the priority class is `priorityClassName` in v1beta1 and `priorityClassRef` in v1beta2."""
 
     pod_sets: tuple[PodSetSpec, ...] = ()
     queue_name: str = ""
@@ -82,7 +81,7 @@ class WorkloadCondition(APIDocument, frozen=True, kw_only=True):
 
 
 class ReclaimablePod(APIDocument, frozen=True, kw_only=True):
-    """`status.reclaimablePods[]`: so many pods of a set have ended, and their quota may go to others."""
+    """`status.reclaimablePods[]`: how many pods of a pod set have ended, so that their quota is free."""
 
     name: str
     count: int
@@ -96,12 +95,12 @@ class WorkloadStatus(APIDocument, frozen=True, kw_only=True):
     reclaimable_pods: tuple[ReclaimablePod, ...] = ()
 
     def since(self, kind: str) -> str | None:
-        """Return when a condition became true; None if it is not."""
+        """Return when a condition became true; None if it is not true."""
         return next((c.last_transition_time for c in self.conditions if c.type == kind and c.status == "True"), None)
 
 
 class WorkloadDocument(APIDocument, frozen=True, kw_only=True):
-    """Pod sets that are admitted together."""
+    """`Workload`: pod sets that are admitted together."""
 
     metadata: ObjectMeta
     spec: WorkloadSpec = WorkloadSpec()
@@ -151,7 +150,7 @@ class ClusterQueueSpec(APIDocument, frozen=True, kw_only=True):
 
 
 class ClusterQueueDocument(APIDocument, frozen=True, kw_only=True):
-    """A queue with quota."""
+    """`ClusterQueue`: a queue with quota."""
 
     metadata: ObjectMeta
     spec: ClusterQueueSpec = ClusterQueueSpec()
@@ -165,14 +164,14 @@ class CohortSpec(APIDocument, frozen=True, kw_only=True):
 
 
 class CohortDocument(APIDocument, frozen=True, kw_only=True):
-    """Queues that lend to each other."""
+    """`Cohort`: queues that lend quota to each other."""
 
     metadata: ObjectMeta
     spec: CohortSpec = CohortSpec()
 
 
 class ResourceFlavorSpec(APIDocument, frozen=True, kw_only=True):
-    """`ResourceFlavor.spec`; taints and tolerations of nodes have the form of those of devices."""
+    """`ResourceFlavor.spec`; taints and tolerations of nodes and devices have the same fields."""
 
     node_labels: Mapping[str, str] = {}
     node_taints: tuple[DeviceTaint, ...] = ()
@@ -180,7 +179,7 @@ class ResourceFlavorSpec(APIDocument, frozen=True, kw_only=True):
 
 
 class ResourceFlavorDocument(APIDocument, frozen=True, kw_only=True):
-    """A kind of nodes."""
+    """`ResourceFlavor`: a kind of node."""
 
     metadata: ObjectMeta
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
@@ -194,14 +193,14 @@ class LocalQueueSpec(APIDocument, frozen=True, kw_only=True):
 
 
 class LocalQueueDocument(APIDocument, frozen=True, kw_only=True):
-    """A namespace's door to a ClusterQueue."""
+    """`LocalQueue`: a queue of a namespace, which feeds a ClusterQueue."""
 
     metadata: ObjectMeta
     spec: LocalQueueSpec
 
 
 class DeviceClassMapping(APIDocument, frozen=True, kw_only=True):
-    """`resources.deviceClassMappings[]`: the name under which quota counts the devices of some classes."""
+    """`resources.deviceClassMappings[]`: the resource name under which quota counts the devices of some classes."""
 
     name: str
     device_class_names: tuple[str, ...]
@@ -224,7 +223,7 @@ class PriorityClassDocument(APIDocument, frozen=True, kw_only=True):
 
 
 class ConfigurationDocument(APIDocument, frozen=True, kw_only=True):
-    """Kueue's Configuration; the mappings may also stand at its top."""
+    """Kueue's `Configuration`; `deviceClassMappings` may also be at its top level."""
 
     resources: ConfigurationResources = ConfigurationResources()
     device_class_mappings: tuple[DeviceClassMapping, ...] = ()
@@ -244,17 +243,17 @@ DOCUMENTS: Final[dict[str, type[APIDocument]]] = {
 
 
 def read_document(document: Mapping[str, Any]) -> APIDocument | None:
-    """The value of one of Kueue's documents; None if it is something else.
+    """Decode one of Kueue's documents; return None for another document.
 
     Raises:
-        DocumentError: the document does not fit, or its version is not v1beta1 or v1beta2.
+        DocumentError: the document does not decode, or its version is neither v1beta1 nor v1beta2.
     """
     group, _, version = str(document.get("apiVersion", "")).rpartition("/")
     kind = DOCUMENTS.get(str(document.get("kind")))
     if group not in (API_GROUP, CONFIG_GROUP) or kind is None:
         return None
     if version not in _VERSIONS:
-        raise DocumentError(f'{group} is read as v1beta1 and v1beta2, not as "{version}"', "apiVersion")
+        raise DocumentError(f'{group} is supported as v1beta1 and v1beta2, not as "{version}"', "apiVersion")
     return decode(kind, _to_v1beta2(without_nulls(document), version))
 
 
@@ -262,9 +261,9 @@ def _to_v1beta2(document: Mapping[str, Any], version: str) -> Mapping[str, Any]:
     spec = document.get("spec")
     if document.get("kind") != "ClusterQueue" or not isinstance(spec, Mapping):
         return document
-    own, other = _RENAMED[version]
-    if other in spec:
-        raise DocumentError(f"{version} calls this field {own}", f"spec.{other}")
+    name, foreign_name = _RENAMED[version]
+    if foreign_name in spec:
+        raise DocumentError(f"{version} calls this field {name}", f"spec.{foreign_name}")
     if version == "v1beta2":
         return document
     converted = {**spec, "cohortName": spec.get("cohort", "")}

@@ -1,10 +1,10 @@
-"""Finds the workloads that another may preempt: Kueue's classical preemption (its KEP-83 and KEP-1337).
+"""Finds the workloads to preempt for another one: Kueue's classical preemption (its KEP-83 and KEP-1337).
 
-Candidates are workloads that use what is short and that the policies allow: in the own queue by `withinClusterQueue`,
-in queues of the cohort that use more than their quota by `reclaimWithinCohort`. Over those whose quota belongs to a
-subtree that holds the request within its own quota the workload has precedence whatever it borrows; the others it may
-preempt while it borrows itself only as `borrowWithinCohort` says. Candidates go one by one until the request fits;
-then those that were not needed come back.
+Candidates use resources that are short, and the policies allow their preemption: `withinClusterQueue` in the same
+queue, `reclaimWithinCohort` in queues of the cohort that exceed their quota. If a subtree of the cohort tree holds the
+request within its own quota, the workload has precedence over candidates outside of it, even while borrowing. While it
+borrows, it may preempt the others only if `borrowWithinCohort` allows that. Candidates are removed one by one until the
+request fits; then those that are not needed are put back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dranode.sim.queues.values import Admitted, FlavorResource, PreemptionPolicy
 
 
 class _Claim(IntEnum):
-    """By what right a candidate goes, in the order in which candidates go."""
+    """The reason why a candidate may be preempted, in the order of preemption."""
 
     PRECEDENCE = 0
     RECLAIM = 1
@@ -28,11 +28,11 @@ class _Claim(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A workload that may go.
+    """A workload that may be preempted.
 
     Attributes:
-        below: the cohorts between its queue and the nearest one that it shares with the workload that comes in.
-        while_borrowing: it may go although the other queue then borrows.
+        below: the cohorts between its queue and the nearest cohort that it shares with the preempting workload.
+        while_borrowing: whether it may be preempted even if the preempting queue borrows.
     """
 
     admitted: Admitted
@@ -42,43 +42,47 @@ class _Candidate:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Those that leave anyway, then by claim, then low priority and late admission."""
+        """Return a sort key: workloads under eviction first, then by claim, then low priority and late admission."""
         admitted = self.admitted
-        own = (admitted.workload.priority, -admitted.reserved, admitted.workload.key)
-        return (not admitted.evicted, self.claim, *own)
+        return (
+            not admitted.evicted,
+            self.claim,
+            admitted.workload.priority,
+            -admitted.reserved,
+            admitted.workload.key,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Preemptor:
-    """The workloads that hold quota, and who may take it from them."""
+    """Chooses the workloads to preempt among those that hold quota."""
 
     queues: Queues
     usage: Usage
     admitted: tuple[Admitted, ...]
 
     def simulate(self, workload: Workload, of: FlavorResource, amount: int) -> Simulation:
-        """Return what preemption for one flavor and resource would come to.
-
-        `amount` as in `dranode.sim.queues.values`.
-        """
+        """Return the result of preemption for one flavor and resource; for `amount`, see `values.amount`."""
         targets = self.targets(workload, frozenset({of}), {of: amount})
         borrow, _ = self.usage.without(*targets).borrow_level(workload.queue, of, amount)
         if not targets:
             return Simulation(FlavorMode.NO_CANDIDATES, borrow)
-        own = any(target.workload.queue == workload.queue for target in targets)
+        in_own_queue = any(target.workload.queue == workload.queue for target in targets)
         return Simulation(
-            FlavorMode.PREEMPT if own else FlavorMode.RECLAIM, borrow, tuple(target.workload.key for target in targets)
+            FlavorMode.PREEMPT if in_own_queue else FlavorMode.RECLAIM,
+            borrow,
+            tuple(target.workload.key for target in targets),
         )
 
     def targets(
         self, workload: Workload, contested: frozenset[FlavorResource], requests: Mapping[FlavorResource, int]
     ) -> tuple[Admitted, ...]:
-        """The workloads to preempt so that the requests fit; none if that is not possible.
+        """Return the workloads to preempt so that the requests fit; empty if that is not possible.
 
         Args:
-            workload: the workload to be admitted.
-            contested: the resources in flavors of which too little is free.
-            requests: all that it asks for, in the numbers of `dranode.sim.queues.values`.
+            workload: the workload to admit.
+            contested: the flavors and resources that are short.
+            requests: everything that it requests, see `values.amount`.
         """
         candidates = sorted(self._candidates(workload, contested, requests), key=lambda item: item.order)
         for borrowing in self._tries(workload, contested, candidates):
@@ -95,7 +99,7 @@ class Preemptor:
     def _tries(
         self, workload: Workload, contested: frozenset[FlavorResource], candidates: list[_Candidate]
     ) -> tuple[bool, ...]:
-        """Return whether the queue may borrow after the preemption, in the order of trying."""
+        """Return the values to try for whether the queue may borrow after the preemption, in order."""
         node = self.usage.nodes[workload.queue]
         forbidden = (
             self.queues.cluster_queues[workload.queue].preemption.borrow_within_cohort.policy is PreemptionPolicy.NEVER
@@ -115,14 +119,14 @@ class Preemptor:
             if item.workload.queue == workload.queue and _may(policies.within_cluster_queue, workload, item):
                 yield _Candidate(item, _Claim.OWN_QUEUE)
         allowed = [item for item in users if _may(policies.reclaim_within_cohort, workload, item)]
-        seen: set[str] = {workload.queue}
+        queues: set[str] = {workload.queue}
         node, remaining = self.usage.nodes[workload.queue], dict(requests)
         precedence, remaining = self._held_by(node, remaining)
         for cohort in self.usage.cohorts(workload.queue):
             for queue, below in self._over_quota(cohort, contested):
-                if queue in seen:
+                if queue in queues:
                     continue
-                seen.add(queue)
+                queues.add(queue)
                 for item in allowed:
                     if item.workload.queue == queue:
                         claim = _Claim.PRECEDENCE if precedence else _Claim.RECLAIM
@@ -133,15 +137,15 @@ class Preemptor:
     def _held_by(
         self, node: QuotaNode, requests: Mapping[FlavorResource, int]
     ) -> tuple[bool, dict[FlavorResource, int]]:
-        """Return whether a subtree holds the requests within its own quota, and what it leaves to its parent."""
+        """Return whether a subtree holds the requests within its own quota, and what remains for its parent."""
         holds = not any(self.usage.borrows_with(node, of, number) for of, number in requests.items())
-        left = {of: max(0, number - self.usage.unused_guaranteed(node, of)) for of, number in requests.items()}
-        return holds, left
+        remaining = {of: max(0, number - self.usage.unused_guaranteed(node, of)) for of, number in requests.items()}
+        return holds, remaining
 
     def _over_quota(
         self, cohort: QuotaNode, contested: frozenset[FlavorResource], below: tuple[QuotaNode, ...] = ()
     ) -> Iterator[tuple[str, tuple[QuotaNode, ...]]]:
-        """The queues under a cohort that use more than their quota, each with the cohorts on the way."""
+        """Yield the queues below a cohort that use more than their quota, with the cohorts in between."""
         for child in cohort.children:
             if any(self.usage.borrows_with(child, of) for of in contested):
                 if child.cluster_queue is not None:
@@ -172,7 +176,7 @@ def _may(policy: PreemptionPolicy, workload: Workload, item: Admitted) -> bool:
 
 
 def _still_valid(candidate: _Candidate, usage: Usage, contested: frozenset[FlavorResource], *, borrowing: bool) -> bool:
-    """Return whether those that have gone leave a candidate's queue, and the cohorts around it, above their quotas."""
+    """Return whether a candidate's queue and the cohorts in between still exceed their quotas."""
     if candidate.claim is _Claim.OWN_QUEUE:
         return True
     if borrowing and not candidate.while_borrowing:
@@ -190,7 +194,7 @@ def _fits(usage: Usage, queue: str, requests: Mapping[FlavorResource, int], *, b
 def _needed(
     usage: Usage, gone: list[Admitted], queue: str, requests: Mapping[FlavorResource, int], *, borrowing: bool
 ) -> tuple[Admitted, ...]:
-    """Those that have to stay away: the last one, and who cannot come back, tried from the last to the first."""
+    """Return the workloads that have to go: the last one, and those that do not fit when put back, last to first."""
     needed = [gone[-1]]
     for item in reversed(gone[:-1]):
         back = usage.charge(item.workload.queue, item.usage)

@@ -1,10 +1,8 @@
-"""Quotas in a tree of cohorts (Kueue's KEP-79), and what is used of them.
+"""Quotas in a tree of cohorts (Kueue's KEP-79), and their usage. Amounts are counted as in `values.amount`.
 
-Amounts are those of `dranode.sim.queues.values`.
-
-A ClusterQueue lends what it does not use to its cohort, up to `lendingLimit`, and takes from it up to `borrowingLimit`;
-a cohort does the same with its parent. What a lending limit keeps back is *guaranteed*: no one above sees it, and usage
-fills it first. Usage beyond it counts at the parent too.
+A ClusterQueue lends its unused quota to its cohort, up to `lendingLimit`, and borrows up to `borrowingLimit`; a cohort
+does the same with its parent. The part that a lending limit withholds is *guaranteed*: it is invisible to the parent,
+and usage fills it first. Only usage beyond it counts at the parent as well.
 
     subtree quota of a node = its own nominal quota + over its children (subtree quota - guaranteed)
     guaranteed of a node    = max(0, subtree quota - lending limit), or 0 without a limit
@@ -23,10 +21,12 @@ _NO_QUOTA = Quota(0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuotaNode:
-    """A ClusterQueue (without children) or a cohort, with what it and those below it own.
+    """A ClusterQueue (without children) or a cohort.
 
     Attributes:
-        height: steps to the furthest ClusterQueue below; 0 is a ClusterQueue.
+        quotas: its own quotas.
+        subtree: its own nominal quotas and what the nodes below it lend.
+        height: the number of steps to the furthest ClusterQueue below; 0 for a ClusterQueue.
     """
 
     name: str
@@ -37,23 +37,23 @@ class QuotaNode:
     height: int = 0
 
     def quota(self, of: FlavorResource) -> Quota:
-        """Return what the node itself owns."""
+        """Return the node's own quota."""
         return self.quotas.get(of, _NO_QUOTA)
 
     def guaranteed(self, of: FlavorResource) -> int:
-        """Return what the node never lends to its parent."""
+        """Return the amount that the node never lends to its parent."""
         limit = self.quota(of).lending_limit
         return 0 if limit is None else max(0, self.subtree.get(of, 0) - limit)
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The used amounts at every node of the tree. Charging makes a new value.
+    """The used amounts at every node of the tree, as a frozen value.
 
     Attributes:
         nodes: the leaf of every ClusterQueue.
-        parents: the cohort above a node; roots are missing.
-        used: by flavor and resource, how much counts at each node.
+        parents: the cohort above each node that is not a root.
+        used: the amount that counts at each node, by flavor and resource.
     """
 
     nodes: Mapping[str, QuotaNode]
@@ -61,57 +61,57 @@ class Usage:
     used: Mapping[FlavorResource, Mapping[QuotaNode, int]]
 
     def at(self, node: QuotaNode, of: FlavorResource) -> int:
-        """Return what counts at a node."""
+        """Return the amount that counts at a node."""
         return self.used.get(of, {}).get(node, 0)
 
     def cohorts(self, queue: str) -> Iterator[QuotaNode]:
-        """The cohorts above a queue, nearest first."""
+        """Yield the cohorts above a queue, the nearest first."""
         node = self.parents.get(self.nodes[queue])
         while node is not None:
             yield node
             node = self.parents.get(node)
 
     def root(self, queue: str) -> QuotaNode:
-        """The top of the tree that a queue belongs to; the queue's own node where it has no cohort."""
+        """Return the root of a queue's tree; the queue's own node if it has no cohort."""
         return [self.nodes[queue], *self.cohorts(queue)][-1]
 
     def available(self, queue: str, of: FlavorResource) -> int:
-        """Return what the queue can get without preemption, never below 0."""
+        """Return the amount that the queue can get without preemption, never below 0."""
         return max(0, self.balance(queue, of))
 
     def balance(self, queue: str, of: FlavorResource) -> int:
-        """Return what the queue can get without preemption; below 0 where more is used than there is."""
+        """Return the amount that the queue can get without preemption; below 0 if more is used than exists."""
         return self._balance(self.nodes[queue], of)
 
     def _balance(self, node: QuotaNode, of: FlavorResource) -> int:
         parent = self.parents.get(node)
-        subtree, used, kept = node.subtree.get(of, 0), self.at(node, of), node.guaranteed(of)
+        subtree, used, guaranteed = node.subtree.get(of, 0), self.at(node, of), node.guaranteed(of)
         if parent is None:
             return subtree - used
         from_parent = self._balance(parent, of)
         limit = node.quota(of).borrowing_limit
         if limit is not None:
-            from_parent = min(from_parent, subtree - kept - max(0, used - kept) + limit)
-        return max(0, kept - used) + from_parent
+            from_parent = min(from_parent, subtree - guaranteed - max(0, used - guaranteed) + limit)
+        return max(0, guaranteed - used) + from_parent
 
     def capacity(self, queue: str, of: FlavorResource) -> int:
-        """Return what the queue could get if nothing was used."""
+        """Return the amount that the queue could get if nothing were used."""
         return replace(self, used={}).balance(queue, of)
 
     def borrows_with(self, node: QuotaNode, of: FlavorResource, extra: int = 0) -> bool:
-        """Return whether a node uses more than it and those below it own, once `extra` is added."""
+        """Return whether a node would use more than its subtree's quota with `extra` added."""
         return self.at(node, of) + extra > node.subtree.get(of, 0)
 
     def unused_guaranteed(self, node: QuotaNode, of: FlavorResource) -> int:
-        """Return what the node still has for itself alone."""
+        """Return the unused part of the node's guaranteed amount."""
         return max(0, node.guaranteed(of) - self.at(node, of))
 
     def borrow_level(self, queue: str, of: FlavorResource, extra: int) -> tuple[int, bool]:
-        """Return how far up the tree `extra` has to be fetched, and whether that is short of the whole tree.
+        """Return from how far up the tree `extra` has to be borrowed, and whether that is below the root.
 
         Returns:
-            The height of the smallest subtree around the queue that holds `extra` within its own quota (0: the queue
-            itself, no borrowing; the whole tree's height where none does), and whether something lies above it.
+            The height of the smallest subtree around the queue that holds `extra` within its own quota (0 is the queue
+            itself, without borrowing; the height of the tree if none does), and whether that subtree has a parent.
         """
         node = self.nodes[queue]
         if not self.borrows_with(node, of, extra) or node not in self.parents:
@@ -124,20 +124,20 @@ class Usage:
         return self.root(queue).height, False
 
     def charge(self, queue: str, amounts: Mapping[FlavorResource, int]) -> Usage:
-        """The usage with more, or with negative amounts less, used by a queue."""
+        """Return the usage with amounts added to a queue; negative amounts are subtracted."""
         used = dict(self.used)
         for of, amount in amounts.items():
             counts = dict(used.get(of, {}))
             passed_on = amount
             for node in (self.nodes[queue], *self.cohorts(queue)):
-                before, kept = counts.get(node, 0), node.guaranteed(of)
+                before, guaranteed = counts.get(node, 0), node.guaranteed(of)
                 counts[node] = before + passed_on
-                passed_on = max(0, counts[node] - kept) - max(0, before - kept)
+                passed_on = max(0, counts[node] - guaranteed) - max(0, before - guaranteed)
             used[of] = counts
         return replace(self, used=used)
 
     def without(self, *workloads: Admitted) -> Usage:
-        """The usage once workloads have left."""
+        """Return the usage after workloads have left."""
         usage = self
         for admitted in workloads:
             usage = usage.charge(admitted.workload.queue, {of: -number for of, number in admitted.usage.items()})
@@ -149,9 +149,9 @@ class Usage:
 
 
 def unused_quota(queues: Queues) -> Usage:
-    """Nothing used of the quotas; cohorts that only their members name exist too.
+    """Return the tree of quotas without any usage; cohorts without a document exist if a member names them.
 
-    The cohorts must have no cycle.
+    The cohorts must not have a cycle.
     """
     names = {
         *queues.cohorts,
@@ -174,8 +174,8 @@ def unused_quota(queues: Queues) -> Usage:
         )
         subtree = {of: quota.nominal for of, quota in cohort.quotas.items()}
         for child in children:
-            for of, owned in child.subtree.items():
-                subtree[of] = subtree.get(of, 0) + owned - child.guaranteed(of)
+            for of, lent in child.subtree.items():
+                subtree[of] = subtree.get(of, 0) + lent - child.guaranteed(of)
         height = max((child.height + 1 for child in children), default=0)
         node = QuotaNode(cohort.name, cohort.quotas, subtree, children, height=height)
         parents.update(dict.fromkeys(children, node))

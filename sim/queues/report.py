@@ -1,4 +1,4 @@
-"""A whole run over queues, and every attempt as rows: one for each pod set, resource and flavor that was looked at.
+"""A complete run over queues, with a row for each pod set, resource and flavor that was tried.
 
 setup = load(load_documents(paths))
 run = run_queues(setup, Anywhere())
@@ -34,19 +34,20 @@ _PREEMPTION: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One look at one flavor for one resource.
+    """One flavor that was tried for one resource.
 
     Attributes:
         cycle: the scheduling cycle; 0 is before the first.
         workload: the workload's label (`Workload.label`).
         pod_set: the pod set's name.
-        resource: the resource's name; None where no flavor was looked at.
-        flavor: the flavor's name; None where none was looked at.
+        resource: the resource's name; None if no flavor was tried.
+        flavor: the flavor's name; None if none was tried.
         mode: Fit, Borrow, Preempt or NoFit.
         chosen: whether the search chose this flavor; without a flavor, whether the workload is admitted.
         why: the arithmetic for this resource.
-        choice: what it meant for the flavor, and what came of it.
-        next: the flavor that the next attempt starts from; None if there is none to come.
+        choice: why the flavor was chosen or not, and the outcome.
+        preempted: the labels of the workloads that were preempted for it.
+        next: the flavor that the next attempt starts with; None if there is no next attempt.
     """
 
     cycle: int
@@ -63,11 +64,11 @@ class Row:
 
     @property
     def reason(self) -> str:
-        """Return why it is so and why it is chosen or not."""
+        """Return the arithmetic, and why the flavor was chosen or not."""
         return _joined(self.why, self.choice)
 
     def document(self) -> dict[str, Any]:
-        """The row as `local -o json` prints it, an element of `attempts`."""
+        """Return the row as an element of `attempts` in `local -o json`."""
         return {
             "workload": self.workload,
             "podSet": self.pod_set,
@@ -82,7 +83,7 @@ class Row:
 
 
 def rows(steps: Iterable[Step], queues: Queues) -> Iterator[Row]:
-    """The rows of a simulation, in order."""
+    """Yield the rows of a simulation, in order."""
     for step in steps:
         if step.decision is None:
             for pod_set in step.workload.pod_sets:
@@ -142,7 +143,7 @@ def _detail(verdict: FlavorVerdict) -> Iterator[str]:
 
 
 def _choice(scan: Scan, attempt: FlavorAttempt, fungibility: FlavorFungibility) -> str:
-    """Return why the search stopped here or went on, and whether this was the best."""
+    """Return why the search ended here or continued, and whether the flavor was the best."""
     if attempt.worst.mode is FlavorMode.NO_FIT:
         return ""
     if ends_search(attempt.worst, fungibility):
@@ -163,11 +164,11 @@ def _why_on(verdict: FlavorVerdict, fungibility: FlavorFungibility) -> str:
 
 
 def _next(step: Step, item: PodSetAssignment, scan: Scan) -> str | None:
-    """Preemption forgets where the search ended; so does a pod set that does not fit."""
+    """Return the flavor of the next attempt: the first again after preemption, or if the pod set does not fit."""
     if step.admitted or not scan.flavors:
         return None
-    forgotten = item.mode is FlavorMode.NO_FIT or step.preempted
-    return scan.flavors[0 if forgotten else scan.tried - LAST_FLAVOR]
+    starts_over = item.mode is FlavorMode.NO_FIT or step.preempted
+    return scan.flavors[0 if starts_over else scan.tried - LAST_FLAVOR]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ class QueueRun:
     Attributes:
         rows: every attempt, in order.
         situation: the queues at the end.
-        notes: what the documents say and the simulation leaves out, one sentence each.
+        notes: one sentence for each part of the documents that is not simulated.
     """
 
     rows: tuple[Row, ...]
@@ -186,20 +187,20 @@ class QueueRun:
 
     @property
     def attempts(self) -> list[dict[str, Any]]:
-        """The part `attempts` of what `local -o json` prints."""
+        """Return `attempts` of `local -o json`."""
         return [row.document() for row in self.rows]
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The workloads that hold no quota at the end."""
+        """Return the workloads without quota at the end."""
         return tuple(workload.label for workload in self.situation.parked)
 
 
 class Anywhere:
-    """For runs without nodes: whatever is admitted has a place."""
+    """Stands for nodes in runs without nodes: every admitted workload can be placed."""
 
     def place(self, admitted: Admitted) -> str:  # noqa: ARG002 - the seam
-        """Say yes."""
+        """Accept the workload."""
         return ""
 
     def release(self, admitted: Admitted) -> None:

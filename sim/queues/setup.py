@@ -1,4 +1,4 @@
-"""From documents to what admission works with, and which parts of them are not simulated here."""
+"""Reads queues and workloads from documents, and notes the parts of them that are not simulated."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class Setup:
     """The start of a simulation.
 
     Attributes:
-        pending: workloads that wait.
+        pending: waiting workloads.
         admitted: workloads that hold quota.
-        usage: how much that is.
-        documents: by key, what each workload was read from.
-        notes: what the documents say and the simulation leaves out, one sentence each.
+        usage: the quota that they use.
+        documents: the document of each workload, by key.
+        notes: one sentence for each part of the documents that is not simulated.
     """
 
     queues: Queues
@@ -75,13 +75,13 @@ class Setup:
 
 
 def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] | None = None) -> Setup:
-    """Read queues and workloads among some documents, as `dranode.driver.machine.yaml_files` reads them.
+    """Read the queues and workloads among documents.
 
-    Workloads that have finished or are not active are left out. `published` is what the cluster publishes; without it
-    no workload is refused because too few devices match.
+    Finished and inactive workloads are left out. `published` are the ResourceSlices of the cluster; without them, no
+    workload is refused because too few devices match.
 
     Raises:
-        DocumentError: a document does not fit, or does not fit the others; says file, object and path.
+        DocumentError: a document is invalid, or contradicts others; names file, object and path.
     """
     sources = tuple(sources)
     values = find(sources)
@@ -91,7 +91,7 @@ def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] |
     around = WorkloadContext(
         queues,
         devices_of(values, published),
-        {item.key: item.apply(_behind, item.value, queues) for item in of_kind(values, LocalQueueDocument)},
+        {item.key: item.apply(_cluster_queue_name, item.value, queues) for item in of_kind(values, LocalQueueDocument)},
         {name: policy for name, policy in policies.items() if policy != _RUNNING},
         {item.name: item.value.spec.namespace_selector for item in of_kind(values, ClusterQueueDocument)},
         namespaces_of(sources),
@@ -117,15 +117,15 @@ def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] |
         usage = usage.charge(workload.queue, holder.usage)
     for queue in of_kind(values, ClusterQueueDocument):
         queue.apply(check_use, usage, queue.name, queue.value.spec.resource_groups)
-    read = {item.key: item.value for item in documents}
-    return Setup(queues, tuple(pending), tuple(admitted), usage, read, not_simulated(sources))
+    by_key = {item.key: item.value for item in documents}
+    return Setup(queues, tuple(pending), tuple(admitted), usage, by_key, not_simulated(sources))
 
 
 def _with_class(item: SourceValue[WorkloadDocument], around: WorkloadContext) -> SourceValue[WorkloadDocument]:
-    """A Job without a WorkloadPriorityClass has the one called `default`, if there is one."""
+    """Give a Job without a WorkloadPriorityClass the class `default`, if it exists."""
     spec = item.value.spec
-    named = spec.priority_class_ref.get("kind") == _DEFAULT[0]
-    if not item.prefix or named or not around.queues.gates.workload_priority_class_defaulting:
+    has_class = spec.priority_class_ref.get("kind") == _DEFAULT[0]
+    if not item.prefix or has_class or not around.queues.gates.workload_priority_class_defaulting:
         return item
     if _DEFAULT not in around.priorities:
         return item
@@ -139,10 +139,10 @@ _RUNNING: Final = "None"
 
 
 def queues_of(documents: Iterable[SourceValue[Any]]) -> Queues:
-    """Queues, cohorts and flavors.
+    """Return queues, cohorts and flavors.
 
     Raises:
-        DocumentError: a name that nothing defines, a limit that limits nothing, a negative number, a circle of cohorts.
+        DocumentError: an undefined name, a limit without effect, a negative number, or a cycle of cohorts.
     """
     documents = tuple(documents)
     configuration, gates = ConfigurationDocument(), QueueGates()
@@ -169,7 +169,7 @@ def queues_of(documents: Iterable[SourceValue[Any]]) -> Queues:
 
 
 def devices_of(documents: Iterable[SourceValue[Any]], published: Iterable[ResourceSlice] | None) -> Devices:
-    """Return what turns devices into quota; `published` is what the cluster publishes, where that is known.
+    """Return the rules that turn devices into quota; `published` are the ResourceSlices of the cluster, if known.
 
     Raises:
         DocumentError: a mapping counts something else than devices.
@@ -199,21 +199,21 @@ def _check_configuration(configuration: ConfigurationDocument) -> None:
 
 
 def _mapped(configuration: ConfigurationDocument) -> list[tuple[str, str]]:
-    """DeviceClasses, each with the name that its devices count under."""
+    """Return pairs of a DeviceClass and the resource name under which its devices count."""
     named = {"resources.": configuration.resources.device_class_mappings, "": configuration.device_class_mappings}
     pairs: list[tuple[str, str]] = []
     for place, mappings in named.items():
         for number, mapping in enumerate(mappings):
             if mapping.sources:
                 raise DocumentError(
-                    f'counts "{mapping.name}" by sources, but only whole devices can be counted here; remove sources',
+                    f'counts "{mapping.name}" by sources, but only whole devices can be simulated; remove sources',
                     f"{place}deviceClassMappings[{number}].sources",
                 )
             pairs += [(name, mapping.name) for name in mapping.device_class_names]
     return pairs
 
 
-def _behind(document: LocalQueueDocument, queues: Queues) -> str:
+def _cluster_queue_name(document: LocalQueueDocument, queues: Queues) -> str:
     name = document.spec.cluster_queue
     if name not in queues.cluster_queues:
         raise DocumentError(f'no document defines ClusterQueue "{name}"; add it', "spec.clusterQueue")
@@ -273,7 +273,7 @@ def _choice(table: Mapping[str, bool], word: str, path: str) -> bool:
     return table[word]
 
 
-# What decides in a cluster and not here.
+# Fields and objects that decide in a cluster, but are not simulated.
 
 _SPECS: Final[Mapping[str, type[APIDocument]]] = {
     "ClusterQueue": ClusterQueueSpec,
@@ -283,9 +283,9 @@ _SPECS: Final[Mapping[str, type[APIDocument]]] = {
     "Workload": WorkloadSpec,
 }
 _READ: Final = frozenset({*_SPECS, "Configuration", "WorkloadPriorityClass"})
-# v1beta1's names of fields that are read.
+# The v1beta1 names of fields that are read.
 _OLD_NAMES: Final = frozenset({"spec.cohort", "spec.parent", "spec.priorityClassSource"})
-# What of a Configuration decides over admission; the rest is about Kueue's own process.
+# The fields of a Configuration that decide about admission; the others configure Kueue's own process.
 _CONFIGURED: Final = (
     "admissionFairSharing",
     "manageJobsWithoutQueueName",
@@ -304,8 +304,8 @@ _MEANS: Final = {
 
 
 def not_simulated(sources: Iterable[SourceDocument]) -> tuple[str, ...]:
-    """One sentence for each field and object that decides in a cluster and not here, with its place."""
-    return tuple(f"{source.place}: {what}" for source in sources for what in _of(source))
+    """Return a sentence with the place for each field and object that decides in a cluster, but is not simulated."""
+    return tuple(f"{source.place}: {sentence}" for source in sources for sentence in _of(source))
 
 
 def _of(source: SourceDocument) -> Iterator[str]:
@@ -320,13 +320,13 @@ def _of(source: SourceDocument) -> Iterator[str]:
     elif group == API_GROUP and source.kind in _SPECS:
         yield from _fields(source)
     elif _labels(source).get(QUEUE_LABEL) and (source.document.get("apiVersion"), source.kind) != JOB:
-        yield f"it has the label {QUEUE_LABEL}, but only Jobs and Workloads are admitted here"
+        yield f"it has the label {QUEUE_LABEL}, but only admission of Jobs and Workloads is simulated"
 
 
 def _fields(source: SourceDocument) -> Iterator[str]:
     for field in unknown_fields(_SPECS[source.kind], _at(source.document, "spec") or {}, "spec"):
         path = field.path
-        # What pods are made of decides nothing here but what is read of it.
+        # Everything in a pod template that decides admission is read.
         if path in _OLD_NAMES or ".template." in path or _at(source.document, path) is None:
             continue
         means = _MEANS.get(path)
@@ -334,7 +334,7 @@ def _fields(source: SourceDocument) -> Iterator[str]:
 
 
 def _at(document: Any, path: str) -> Any:
-    """The value at a path; a place in a list counts as there."""
+    """Return the value at a path; an element of a list counts as present."""
     for name in path.split("."):
         if "[" in name:
             return True

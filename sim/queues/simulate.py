@@ -1,12 +1,12 @@
-"""Scheduling cycles over queues, as Kueue runs them, until nothing more happens.
+"""Runs scheduling cycles over queues, as Kueue does, until nothing changes any more.
 
-A cycle takes the first workload of every ClusterQueue (highest priority, then oldest), decides for each against the
-same usage, and then goes through them: those that wait for their own preemption first, those that borrow least, by
-priority, by age. A workload that fits is charged and placed; one that needs preemption evicts its targets, which go
-back into their queues, and tries again in the next cycle; one that has to wait is parked until something in its
-cohort's tree leaves, unless flavors remain that it has not tried.
+A cycle takes the first workload of every ClusterQueue (highest priority, then oldest) and decides about each with the
+same usage. Then it acts on them in this order: first those that wait for their own preemption, then those that borrow
+least, then by priority, then by age. A workload that fits is charged and placed. One that needs preemption evicts its
+targets, which return to their queues, and tries again in the next cycle. One that has to wait is parked until a
+workload in its cohort tree leaves, unless it has flavors left to try.
 
-A workload whose pods cannot be placed gives its quota back and goes on with the next flavor, as with Kueue's
+A workload whose pods cannot be placed returns its quota and continues with the next flavor, as with Kueue's
 `waitForPodsReady`.
 """
 
@@ -30,7 +30,7 @@ Targets = Callable[[Assignment], tuple[Admitted, ...]]
 
 @dataclass(frozen=True, slots=True)
 class QueueDecision:
-    """The outcome of an attempt; `state` is for the next one."""
+    """The decision of an attempt; `state` is for the next attempt."""
 
     assignment: Assignment
     state: SearchState
@@ -38,7 +38,7 @@ class QueueDecision:
 
     @property
     def useful(self) -> bool:
-        """Return whether the workload can be admitted now, or once the targets have gone."""
+        """Return whether the workload can be admitted now, or after its targets have left."""
         return self.assignment.mode is FlavorMode.FIT or bool(self.targets)
 
 
@@ -50,39 +50,39 @@ def decide_workload(
     oracle: Oracle,
     *,
     targets: Targets,
-    now: Moment,
+    moment: Moment,
 ) -> QueueDecision:
-    """Try all pods, then as many as fit where pod sets have a `minCount` (partial admission, Kueue's KEP-420).
+    """Try all pods, then as many as fit if pod sets have a `minCount` (partial admission, Kueue's KEP-420).
 
     Args:
         queues: queues, cohorts and flavors.
-        usage: what is used of their quotas.
-        workload: the workload to be admitted.
-        last: what its last attempt left behind.
-        oracle: what preemption could do for one flavor and resource.
-        targets: gives the workloads to preempt for an assignment.
-        now: the generation of its queue and the scheduling cycle.
+        usage: the used quota.
+        workload: the workload to admit.
+        last: the state after its last attempt.
+        oracle: simulates preemption for a flavor and resource.
+        targets: returns the workloads to preempt for an assignment.
+        moment: the generation of its queue and the scheduling cycle.
     """
 
     def attempt(counts: tuple[int, ...] = ()) -> QueueDecision:
-        assignment, state = assign(queues, usage, workload, last, oracle, now=now, counts=counts)
+        assignment, state = assign(queues, usage, workload, last, oracle, moment=moment, counts=counts)
         preempts = FlavorMode.NO_FIT < assignment.mode < FlavorMode.FIT
         return QueueDecision(assignment, state, targets(assignment) if preempts else ())
 
-    whole = attempt()
-    # Kueue counts down from all pods, those that have ended too.
+    complete = attempt()
+    # Kueue counts down from all pods, including those that have ended.
     most = [pod_set.count + pod_set.ended for pod_set in workload.pod_sets]
     spare = [full - (pod_set.min_count or full) for full, pod_set in zip(most, workload.pod_sets, strict=True)]
-    if whole.useful or not any(spare) or not queues.gates.partial_admission:
-        return whole
+    if complete.useful or not any(spare) or not queues.gates.partial_admission:
+        return complete
 
     @cache
     def reduced(step: int) -> QueueDecision:
         return attempt(tuple(full - less * step // sum(spare) for full, less in zip(most, spare, strict=True)))
 
-    # Fewer pods fit more easily: the first step that is useful is found by halving, as Kueue does.
+    # Fewer pods fit more easily, so the first useful step is found by binary search, as in Kueue.
     step = bisect_left(range(sum(spare) + 1), True, key=lambda number: reduced(number).useful)  # noqa: FBT003 - a key
-    return reduced(step) if step <= sum(spare) else whole
+    return reduced(step) if step <= sum(spare) else complete
 
 
 _NOT_PLACED: Final = "admitted, but its pods cannot be placed"
@@ -92,11 +92,11 @@ class Nodes(Protocol):
     """The nodes that admitted workloads run on."""
 
     def place(self, admitted: Admitted) -> str:
-        """Place all pods of a workload, or none: the answer says why that is not possible, and is empty if it is."""
+        """Place all pods of a workload, or none; return why that is not possible, or an empty string."""
         ...
 
     def release(self, admitted: Admitted) -> None:
-        """Take the pods of a workload off again; nothing, if they never found a place."""
+        """Remove the pods of a workload, if they were placed."""
         ...
 
 
@@ -107,8 +107,8 @@ class Step:
     Attributes:
         cycle: the scheduling cycle's number; 0 is before the first.
         workload: the workload that was tried.
-        outcome: what came of it, for people.
-        decision: None where the workload could not be counted at all, or held quota before the first cycle.
+        outcome: the outcome, for people.
+        decision: the decision; None if the quota cannot be counted, or if it held quota before the first cycle.
         admitted: whether it holds quota after the attempt.
         preempted: the workloads that were evicted for it.
     """
@@ -123,14 +123,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Queues between two cycles.
+    """The queues between two cycles.
 
     Attributes:
         active: workloads that wait for their turn.
-        parked: workloads that wait for something to leave.
-        states: by workload, what its last attempt left behind.
-        preempting: those that wait for whom they have evicted.
-        generations: by ClusterQueue.
+        parked: workloads that wait until another one leaves.
+        states: the state after the last attempt of each workload.
+        preempting: workloads that wait for their preempted targets.
+        generations: the generation of each ClusterQueue.
     """
 
     queues: Queues
@@ -145,7 +145,7 @@ class Situation:
 
     @property
     def mark(self) -> tuple[object, ...]:
-        """Return what makes the next cycles come out as they do; a mark seen twice means going round in circles."""
+        """Return everything that decides the next cycles; the same mark again means an endless loop."""
         queues = {item.key: item.queue for item in (*self.active, *self.parked)}
         tried = tuple(
             (key, str(state.tried), state.cycle == self.cycle, state.generation < self.generations.get(queues[key], 0))
@@ -156,10 +156,10 @@ class Situation:
 
 
 def simulate(setup: Setup, nodes: Nodes) -> tuple[tuple[Step, ...], Situation]:
-    """Run cycles until no workload can do anything more.
+    """Run cycles until nothing changes any more.
 
     Returns:
-        Every attempt in order, and how things stand at the end: `parked` are those without quota.
+        Every attempt in order, and the situation at the end, where all workloads without quota are in `parked`.
     """
     steps: list[Step] = []
     for holder in setup.admitted:
@@ -170,11 +170,11 @@ def simulate(setup: Setup, nodes: Nodes) -> tuple[tuple[Step, ...], Situation]:
     steps += [Step(0, workload, workload.inadmissible) for workload in stuck]
     waiting = tuple(workload for workload in setup.pending if not workload.inadmissible)
     situation = Situation(setup.queues, setup.usage, setup.admitted, waiting)
-    seen: set[tuple[object, ...]] = set()
-    while (heads := _heads(situation)) and situation.mark not in seen:
-        seen.add(situation.mark)
-        situation, taken = _cycle(situation, heads, nodes)
-        steps += taken
+    marks: set[tuple[object, ...]] = set()
+    while (heads := _heads(situation)) and situation.mark not in marks:
+        marks.add(situation.mark)
+        situation, attempts = _cycle(situation, heads, nodes)
+        steps += attempts
     return tuple(steps), replace(situation, parked=(*situation.parked, *situation.active, *stuck), active=())
 
 
@@ -196,9 +196,9 @@ def _cycle(situation: Situation, heads: tuple[Workload, ...], nodes: Nodes) -> t
 
 
 def _heads(situation: Situation) -> tuple[Workload, ...]:
-    """The first of every queue: one that has preempted others for itself, or the first by rank.
+    """Return the first workload of every queue: one that waits for its preemption, or the first by rank.
 
-    In a StrictFIFO queue no workload passes one that had to be parked.
+    In a StrictFIFO queue, no workload may overtake a parked one.
     """
     queues = situation.queues.cluster_queues
     blocked = {item.queue for item in situation.parked if queues[item.queue].strict_fifo and not item.inadmissible}
@@ -227,18 +227,18 @@ def _attempt(situation: Situation, workload: Workload) -> QueueDecision:
         workload,
         situation.states.get(workload.key),
         preemptor.simulate,
-        targets=lambda found: preemptor.targets(workload, found.contested, found.usage),
-        now=Moment(situation.generations.get(workload.queue, 0), situation.cycle),
+        targets=lambda assignment: preemptor.targets(workload, assignment.contested, assignment.usage),
+        moment=Moment(situation.generations.get(workload.queue, 0), situation.cycle),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Cycle:
-    """A cycle under way.
+    """A cycle in progress.
 
     Attributes:
-        usage: with what this cycle has promised to workloads that wait for preemption.
-        leaving: whom this cycle preempts.
+        usage: the usage, including quota reserved in this cycle for workloads that wait for their preemption.
+        leaving: the workloads that this cycle preempts.
     """
 
     situation: Situation
@@ -247,7 +247,7 @@ class _Cycle:
 
 
 def _process(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: Nodes) -> tuple[_Cycle, str]:
-    """Act on a decision. The rest of the cycle may have taken what it counted on."""
+    """Act on a decision, unless others of this cycle took the quota or targets that it relies on."""
     assignment, situation = decision.assignment, cycle.situation
     situation = replace(situation, states={**situation.states, workload.key: decision.state})
     cycle = replace(cycle, situation=situation)
@@ -256,7 +256,7 @@ def _process(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: 
         return replace(cycle, situation=_park(situation, workload, decision.state)), f"waits: {nothing}"
     gone = {item.workload.key for item in cycle.leaving}
     if gone & {item.workload.key for item in decision.targets}:
-        return cycle, "tries again: another workload preempts the same"
+        return cycle, "tries again: another workload preempts the same workloads"
     if not cycle.usage.without(*cycle.leaving, *decision.targets).holds(workload.queue, assignment.usage):
         return cycle, "tries again: another workload of this cycle took the quota"
     if decision.targets:
@@ -275,26 +275,29 @@ def _preempt(cycle: _Cycle, workload: Workload, decision: QueueDecision) -> tupl
 
 def _admit(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: Nodes) -> tuple[_Cycle, str]:
     situation = cycle.situation
-    holder = _holder(workload, decision.assignment, situation)
-    problem = nodes.place(holder)
+    admitted = _holder(workload, decision.assignment, situation)
+    problem = nodes.place(admitted)
     if problem:
         return replace(cycle, situation=_park(situation, workload, decision.state)), f"{_NOT_PLACED}: {problem}"
     situation = replace(
         situation,
-        usage=situation.usage.charge(workload.queue, holder.usage),
-        admitted=(*situation.admitted, holder),
+        usage=situation.usage.charge(workload.queue, admitted.usage),
+        admitted=(*situation.admitted, admitted),
         active=_others(situation.active, workload),
         states={key: state for key, state in situation.states.items() if key != workload.key},
         preempting=situation.preempting - {workload.key},
     )
-    return replace(cycle, situation=situation, usage=cycle.usage.charge(workload.queue, holder.usage)), "admitted"
+    return replace(cycle, situation=situation, usage=cycle.usage.charge(workload.queue, admitted.usage)), "admitted"
 
 
 def _holder(workload: Workload, assignment: Assignment, situation: Situation) -> Admitted:
     latest = max((item.reserved for item in situation.admitted), default=0.0)
     return Admitted(
         workload,
-        {item.pod_set.name: {name: got.flavor for name, got in item.flavors.items()} for item in assignment.pod_sets},
+        {
+            item.pod_set.name: {name: assigned.flavor for name, assigned in item.flavors.items()}
+            for item in assignment.pod_sets
+        },
         {item.pod_set.name: item.count for item in assignment.pod_sets},
         assignment.usage,
         latest + 1,
@@ -302,7 +305,7 @@ def _holder(workload: Workload, assignment: Assignment, situation: Situation) ->
 
 
 def _park(situation: Situation, workload: Workload, state: SearchState) -> Situation:
-    """Set a workload aside, unless it has flavors to try."""
+    """Park a workload, unless it has flavors left to try."""
     if state.pending_flavors:
         return situation
     return replace(
@@ -317,7 +320,7 @@ def _others(workloads: tuple[Workload, ...], than: Workload) -> tuple[Workload, 
 
 
 def _evict(cycle: _Cycle) -> Situation:
-    """Send the preempted back into their queues, and wake who waits in their trees; the inadmissible stay out."""
+    """Return preempted workloads to their queues, and unpark those in their cohort trees, except inadmissible ones."""
     situation = cycle.situation
     if not cycle.leaving:
         return situation
@@ -332,7 +335,7 @@ def _evict(cycle: _Cycle) -> Situation:
         admitted=tuple(item for item in situation.admitted if item.workload.key not in keys),
         active=(*situation.active, *(item for item in back if item.key in woken)),
         parked=tuple(item for item in back if item.key not in woken),
-        # Kueue counts the queue's generation up, so that its next searches begin with the first flavor again.
+        # Kueue increments the queue's generation, so that the next searches start with the first flavor again.
         generations={
             **situation.generations,
             **{queue: situation.generations.get(queue, 0) + 1 for queue in sorted(queues)},

@@ -1,7 +1,7 @@
-"""Documents that have been read, each with the place that an error has to name; Jobs become Workloads.
+"""Documents with their places for error messages, and Jobs as Workloads.
 
-Source: reconciler of `batch/v1` Jobs in Kueue: one pod set `main` of as many pods as may run at once, and the priority
-of the class that a label or the pod template names.
+Source: Kueue's reconciler of `batch/v1` Jobs: one pod set `main` with as many pods as may run at the same time, and the
+priority of the class that a label or the pod template names.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class _Job(APIDocument, frozen=True, kw_only=True):
 
 
 def workload_of_job(document: Mapping[str, Any]) -> WorkloadDocument | None:
-    """The Workload of a Job; None if no queue is asked for.
+    """Return the Workload of a Job; None if the Job has no queue.
 
     Raises:
-        DocumentError: the Job does not decode, the least number of pods is none, or the pods ask for amounts that the
-            API server refuses.
+        DocumentError: the Job does not decode, its minimum parallelism is not a number, or the API server would reject
+            the amounts of its pods.
     """
     job = decode(_Job, document)
     queue = job.metadata.labels.get(QUEUE_LABEL)
@@ -69,9 +69,9 @@ def workload_of_job(document: Mapping[str, Any]) -> WorkloadDocument | None:
     count = job.spec.parallelism if job.spec.completions is None else min(job.spec.parallelism, job.spec.completions)
     pods = PodSetSpec(count=count, min_count=_least(job.metadata), template=job.spec.template)
     finished = tuple(
-        WorkloadCondition(type="Finished", status=each.status, last_transition_time=each.last_transition_time)
-        for each in job.status.conditions
-        if each.type in _ENDS
+        WorkloadCondition(type="Finished", status=condition.status, last_transition_time=condition.last_transition_time)
+        for condition in job.status.conditions
+        if condition.type in _ENDS
     )
     pod = job.spec.template.spec
     check_pod_amounts(SchedulingPod(spec=pod), "spec.template.")
@@ -104,7 +104,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SourceValue(Generic[T]):
-    """A document and its value; `prefix` is what the value is called beside the document: a Job's workload."""
+    """A document with its decoded value; a value derived from a Job has the `prefix` in its name."""
 
     source: SourceDocument
     value: T
@@ -112,17 +112,17 @@ class SourceValue(Generic[T]):
 
     @property
     def name(self) -> str:
-        """`metadata.name`."""
+        """Return `metadata.name`."""
         return self.source.name
 
     @property
     def key(self) -> str:
-        """`<namespace>/<name>`."""
+        """Return `<namespace>/<name>`."""
         namespace = (self.source.document.get("metadata") or {}).get("namespace")
         return f"{namespace or 'default'}/{self.prefix}{self.source.name}"
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function with `arguments`, as `located` does for the document."""
+        """Call a function with `arguments`; an error gets the place of the document."""
         return located(self.source, function, *arguments)
 
 
@@ -130,7 +130,7 @@ def located(source: SourceDocument, function: Callable[..., Any], *arguments: An
     """Call a function with `arguments` and return its answer.
 
     Raises:
-        DocumentError: the function raised it; the document's place (file and object) is put in front.
+        DocumentError: the function raised it; the document's place (file and object) is prepended.
     """
     try:
         return function(*arguments)
@@ -141,19 +141,19 @@ def located(source: SourceDocument, function: Callable[..., Any], *arguments: An
 
 
 def find(sources: Iterable[SourceDocument]) -> tuple[SourceValue[Any], ...]:
-    """Kueue's documents, Jobs that ask for a queue, ResourceClaimTemplates and classes; others are left alone.
+    """Return Kueue's documents, Jobs with a queue, ResourceClaimTemplates and classes; others are ignored.
 
-    A Job whose Workload is among the documents is left alone too.
+    A Job is also ignored if its Workload is among the documents.
 
     Raises:
-        DocumentError: one does not fit.
+        DocumentError: a document does not decode.
     """
     sources = tuple(sources)
     values = [(source, located(source, _value, source)) for source in sources]
-    known = [SourceValue(source, value) for source, value in values if value is not None]
+    decoded = [SourceValue(source, value) for source, value in values if value is not None]
     owned = {
         (item.key.partition("/")[0], owner.name)
-        for item in known
+        for item in decoded
         if isinstance(item.value, WorkloadDocument)
         for owner in item.value.metadata.owner_references
         if owner.kind == JOB[1]
@@ -162,22 +162,22 @@ def find(sources: Iterable[SourceDocument]) -> tuple[SourceValue[Any], ...]:
         if (source.document.get("apiVersion"), source.kind) == JOB:
             job = SourceValue(source, located(source, workload_of_job, source.document), PREFIX)
             if job.value is not None and (job.key.partition("/")[0], source.name) not in owned:
-                known.append(job)
-    return tuple(known)
+                decoded.append(job)
+    return tuple(decoded)
 
 
 def of_kind(values: Iterable[SourceValue[Any]], kind: type[T]) -> Iterator[SourceValue[T]]:
-    """Those of one kind.
+    """Yield the values of one kind.
 
     Raises:
-        DocumentError: one is there twice.
+        DocumentError: an object occurs twice.
     """
-    seen: dict[str, SourceDocument] = {}
+    places: dict[str, SourceDocument] = {}
     for item in values:
         if isinstance(item.value, kind):
-            if item.key in seen:
-                raise DocumentError(f"{item.source.place} is also in {seen[item.key].place}; keep one")
-            seen[item.key] = item.source
+            if item.key in places:
+                raise DocumentError(f"{item.source.place} is also in {places[item.key].place}; keep one")
+            places[item.key] = item.source
             yield item
 
 

@@ -1,8 +1,8 @@
-"""Kueue's objects, as far as admission depends on them, as frozen values, with its feature gates.
+"""The parts of Kueue's objects that decide admission, and Kueue's feature gates.
 
 Source: `kueue.x-k8s.io/v1beta2` (ClusterQueue, Cohort, ResourceFlavor, Workload), pkg/features/kube_features.go of
-Kueue 0.20. Kueue counts `cpu` in thousandths and everything else in whole units, both rounded up, so that the sum of
-what fits is what fits. These numbers are internal: people read and write quantities.
+Kueue 0.20. Kueue counts `cpu` in thousandths and everything else in whole units, both rounded up. These numbers are
+internal; documents and messages have quantities.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _IN_BYTES: Final = frozenset({"memory", "ephemeral-storage"})
 
 
 def amount(resource: str, quantity: Quantity) -> int:
-    """The number that stands for a quantity of a resource, rounded up: thousandths of a CPU, else bytes or pieces."""
+    """Return a quantity as Kueue counts it, rounded up: thousandths of a CPU, else bytes or pieces."""
     value = Fraction(quantity.value)
     return ceil(value * 1000 if resource == CPU else value)
 
 
 def amount_text(resource: str, number: int) -> str:
-    """The quantity that a number stands for, as people write it: `2500m`, `16Gi`, `3`."""
+    """Format a counted amount as a quantity: `2500m`, `16Gi`, `3`."""
     if resource == CPU:
         return str(number // 1000) if number % 1000 == 0 else f"{number}m"
     if number and resource in _IN_BYTES:
@@ -43,15 +43,15 @@ def amount_text(resource: str, number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QueueGates:
-    """The gates by Kueue's names in snake case, with its defaults.
+    """Kueue's gates in snake case, with its defaults.
 
     Attributes:
         admission_gated_by: a workload with the annotation `kueue.x-k8s.io/admission-gated-by` waits.
-        partial_admission: `minCount` counts.
+        partial_admission: `minCount` is honored.
         priority_boost: the annotation `kueue.x-k8s.io/priority-boost` adds to the priority.
-        priority_sorting_within_cohort: of those that borrow alike, the greater priority goes first in a cycle.
-        quota_check_strategy: `resources.quotaCheckStrategy` counts.
-        reclaimable_pods: `status.reclaimablePods` gives quota back.
+        priority_sorting_within_cohort: among workloads that borrow equally, a cycle sorts by priority before age.
+        quota_check_strategy: `resources.quotaCheckStrategy` is honored.
+        reclaimable_pods: `status.reclaimablePods` returns quota.
         workload_priority_class_defaulting: a Job without a class has the WorkloadPriorityClass `default`, if any.
     """
 
@@ -65,10 +65,10 @@ class QueueGates:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Take over what a Configuration sets.
+        """Read `featureGates` of a Configuration.
 
         Raises:
-            DocumentError: Kueue has no such gate, or its value is not a boolean; the error says where.
+            DocumentError: Kueue has no such gate, or its value is not a boolean.
         """
         for name, value in settings.items():
             if name not in _SIMULATED and name not in _OTHERS:
@@ -89,7 +89,7 @@ _SIMULATED: Final[Mapping[str, str]] = {
     "ReclaimablePods": "reclaimable_pods",
     "WorkloadPriorityClassDefaulting": "workload_priority_class_defaulting",
 }
-# Those that decide over admission and are not simulated, with what they are when nothing is said.
+# Gates that decide about admission but are not simulated, with their defaults.
 _NOT_SIMULATED: Final[Mapping[str, bool]] = {
     "AdmissionFairSharing": True,
     "ConcurrentAdmission": False,
@@ -107,7 +107,7 @@ _NOT_SIMULATED: Final[Mapping[str, bool]] = {
     "RecomputeAssignmentUponPreemptionTargetsOverlap": True,
     "TopologyAwareScheduling": True,
 }
-_ABOUT_OTHER_THINGS: Final = """
+_WITHOUT_EFFECT_ON_ADMISSION: Final = """
     AssignQueueLabelsForPods CleanupProvisioningRequestsOnEviction CustomMetricLabels
     DeferRayServiceFinalizationForRedisCleanup DisableWaitForPodsReady ElasticJobsViaWorkloadSlicesWithTAS
     FailureRecoveryPolicy FairSharingPreemptWithinNominal FairSharingPrioritizeNonBorrowing
@@ -127,11 +127,11 @@ _ABOUT_OTHER_THINGS: Final = """
     WorkloadIdentifierAnnotations WorkloadRequestUseMergePatch WorkloadValidateResourcesAreNonNegative
     WorkloadValidationForPodSetMetadata
 """
-_OTHERS: Final = frozenset({*_NOT_SIMULATED, *_ABOUT_OTHER_THINGS.split()})
+_OTHERS: Final = frozenset({*_NOT_SIMULATED, *_WITHOUT_EFFECT_ON_ADMISSION.split()})
 
 
 def not_simulated_gates(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The gates of a Configuration that would change admissions in a cluster, and change nothing here."""
+    """Return the gates of a Configuration that would change admission in a cluster, but are not simulated."""
     return tuple(name for name, default in _NOT_SIMULATED.items() if settings.get(name, default) is not default)
 
 
@@ -146,21 +146,21 @@ class FlavorResource(NamedTuple):
 
 
 class Fungible(StrEnum):
-    """The setting whether a search over flavors may stop; v1beta1 spells the first `Borrow` and `Preempt`."""
+    """Whether a search over flavors may stop; v1beta1 writes MayStopSearch as `Borrow` and `Preempt`."""
 
     MAY_STOP_SEARCH = "MayStopSearch"
     TRY_NEXT_FLAVOR = "TryNextFlavor"
 
 
 class Preference(StrEnum):
-    """The preference between two flavors where one borrows and the other preempts."""
+    """The preference between a flavor that borrows and one that preempts."""
 
     BORROWING_OVER_PREEMPTION = "BorrowingOverPreemption"
     PREEMPTION_OVER_BORROWING = "PreemptionOverBorrowing"
 
 
 class PreemptionPolicy(StrEnum):
-    """The workloads that may be preempted, seen from the one that comes in."""
+    """The workloads that a new workload may preempt."""
 
     NEVER = "Never"
     LOWER_PRIORITY = "LowerPriority"
@@ -170,10 +170,7 @@ class PreemptionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The amount of a resource in a flavor that a queue or cohort owns, and how much of it is lent and borrowed.
-
-    A limit of None is no limit.
-    """
+    """The amount of a resource in a flavor that a queue or cohort owns, with its limits; None means no limit."""
 
     nominal: int
     borrowing_limit: int | None = None
@@ -182,7 +179,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """Resources that a pod set gets in one and the same flavor; the flavors stand in order of preference."""
+    """Resources that a pod set gets from the same flavor; the flavors are in order of preference."""
 
     resources: tuple[str, ...]
     flavors: tuple[str, ...]
@@ -192,7 +189,7 @@ class FlavorFungibility(APIDocument, frozen=True, kw_only=True):
     """`spec.flavorFungibility` of a ClusterQueue (KEP-582): when the search stops before the last flavor.
 
     Attributes:
-        preference: which flavor is best if the search does not stop; None is BORROWING_OVER_PREEMPTION.
+        preference: which flavor is best if the search does not stop; None means BORROWING_OVER_PREEMPTION.
     """
 
     when_can_borrow: Fungible = Fungible.MAY_STOP_SEARCH
@@ -217,7 +214,7 @@ class Preemption(APIDocument, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterQueue:
-    """A queue with quota; `cohort` is empty where it belongs to none."""
+    """A queue with quota; `cohort` is empty if it has none."""
 
     name: str
     cohort: str
@@ -228,13 +225,13 @@ class ClusterQueue:
     strict_fifo: bool
 
     def group_of(self, resource: str) -> ResourceGroup | None:
-        """The group that covers a resource, if any."""
+        """Return the group that covers a resource, if any."""
         return next((group for group in self.groups if resource in group.resources), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """Queues and cohorts that lend to each other; `parent` is empty at the root."""
+    """Queues and cohorts that lend quota to each other; `parent` is empty at the root."""
 
     name: str
     parent: str = ""
@@ -243,7 +240,7 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class ResourceFlavor:
-    """A kind of nodes. Taints and tolerations of nodes have the form of those of devices."""
+    """A kind of node."""
 
     name: str
     node_labels: Mapping[str, str]
@@ -253,15 +250,15 @@ class ResourceFlavor:
 
 @dataclass(frozen=True, slots=True)
 class PodSet:
-    """Pods of one shape.
+    """Identical pods of a workload.
 
     Attributes:
-        count: its pods that have not ended.
-        requests: what one pod asks for, by resource name.
-        min_count: the least number of pods that the workload can start with.
-        affinity: required node affinity; one of the terms must hold, none is no requirement.
-        ended: its pods that have ended, whose quota may go to others.
-        group: the pod sets of one group get one flavor; empty: it gets its own.
+        count: the number of pods that have not ended.
+        requests: what one pod requests, by resource name.
+        min_count: the smallest number of pods that the workload can start with.
+        affinity: the terms of required node affinity, of which one has to match; empty without a requirement.
+        ended: the number of pods that have ended, whose quota is free.
+        group: all pod sets of a group get the same flavor; empty without a group.
     """
 
     name: str
@@ -281,9 +278,9 @@ class Workload:
 
     Attributes:
         key: `<namespace>/<name>`.
-        queue: the ClusterQueue behind its LocalQueue.
-        created: when it was made, in seconds; earlier ones go first among those of equal priority.
-        inadmissible: why no quota can be counted for it; empty if it can.
+        queue: the ClusterQueue of its LocalQueue.
+        created: its creation time in seconds; with equal priority, earlier workloads go first.
+        inadmissible: why it cannot be admitted at all; empty if it can.
     """
 
     key: str
@@ -295,7 +292,7 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """Return what people call it: the name alone in the namespace `default`."""
+        """Return the key, without the namespace if that is `default`."""
         return self.key.removeprefix("default/")
 
 
@@ -304,11 +301,11 @@ class Admitted:
     """A workload that holds quota.
 
     Attributes:
-        flavors: by pod set and resource, the flavor that it was given.
-        counts: by pod set, the pods that it was admitted with.
+        flavors: the assigned flavor, by pod set and resource.
+        counts: the number of admitted pods, by pod set.
         usage: what it counts against the quota of its queue.
-        reserved: when it got its quota, in seconds; later ones are preempted first.
-        evicted: it is on its way out.
+        reserved: when it got its quota, in seconds; later workloads are preempted first.
+        evicted: whether it is being evicted.
     """
 
     workload: Workload
@@ -321,11 +318,12 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """The configuration that admission works with.
+    """The configuration of admission.
 
     Attributes:
-        fair_sharing: preemption while borrowing needs no `borrowWithinCohort`.
-        ignore_undeclared: `quotaCheckStrategy: IgnoreUndeclared`; a resource that the queue does not cover is free.
+        fair_sharing: whether preemption while borrowing works without `borrowWithinCohort`.
+        ignore_undeclared: `quotaCheckStrategy: IgnoreUndeclared`: resources that a queue does not cover are not
+            limited.
         gates: Kueue's feature gates.
     """
 

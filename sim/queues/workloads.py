@@ -1,4 +1,4 @@
-"""Workloads from their documents: those that wait, those that hold quota, and the pods of those that are admitted."""
+"""Reads waiting and admitted workloads from their documents, and generates the pods of admitted ones."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def namespaces_of(sources: Iterable[SourceDocument]) -> Mapping[str, Mapping[str
 def refusal(
     queue: str, selector: LabelSelector | None, namespace: str, namespaces: Mapping[str, Mapping[str, str]]
 ) -> str:
-    """Return why the queue takes no workloads from the namespace, in one sentence; empty if it does.
+    """Return why the queue admits no workloads from the namespace, in one sentence; empty if it does.
 
     Args:
         queue: the ClusterQueue's name.
         selector: its `spec.namespaceSelector`; None selects no namespace, an empty selector all.
-        namespace: the workload's namespace, which has the label `kubernetes.io/metadata.name` in any case.
+        namespace: the workload's namespace; it always has the label `kubernetes.io/metadata.name`.
         namespaces: the labels of the known namespaces, by name.
     """
     if selector is None:
-        return f"ClusterQueue {queue} has no namespaceSelector, so it admits no workloads; {{}} admits all"
+        return f"ClusterQueue {queue} has no namespaceSelector, so it admits no workloads; set it to {{}} to admit all"
     labels = {**namespaces.get(namespace, {}), _NAME_LABEL: namespace}
     if selector.match_labels.items() <= labels.items() and all(
-        requirement_holds(each, labels) for each in selector.match_expressions
+        requirement_holds(requirement, labels) for requirement in selector.match_expressions
     ):
         return ""
     unknown = "" if namespace in namespaces else ", whose labels are unknown"
@@ -64,14 +64,14 @@ _BOOST: Final = "kueue.x-k8s.io/priority-boost"
 
 @dataclass(frozen=True, slots=True)
 class WorkloadContext:
-    """The surroundings that a workload is read against.
+    """Everything besides its document that a workload depends on.
 
     Attributes:
-        cluster_queue_names: by LocalQueue, the ClusterQueue behind it.
-        stopped: by ClusterQueue or LocalQueue, why it takes no workloads.
-        selectors: by ClusterQueue, which namespaces it takes workloads from; None is no namespace.
-        namespaces: by namespace, its labels.
-        priorities: by kind and name of a priority class, its number.
+        cluster_queue_names: the ClusterQueue of each LocalQueue.
+        stopped: the stop policy of each stopped ClusterQueue or LocalQueue.
+        selectors: the namespaceSelector of each ClusterQueue; None selects no namespace.
+        namespaces: the labels of each namespace.
+        priorities: the value of each priority class, by kind and name.
     """
 
     queues: Queues
@@ -84,9 +84,9 @@ class WorkloadContext:
 
 
 def ages(documents: tuple[SourceValue[WorkloadDocument], ...]) -> list[float]:
-    """Return when each workload was created, in seconds since the epoch.
+    """Return the creation time of each workload, in seconds since the epoch.
 
-    Those without a time come last, in file order.
+    Workloads without a time come last, in the order of the documents.
     """
     times = [seconds(item.value.metadata.creation_timestamp) for item in documents]
     latest = max((time for time in times if time is not None), default=0.0)
@@ -94,7 +94,7 @@ def ages(documents: tuple[SourceValue[WorkloadDocument], ...]) -> list[float]:
 
 
 def seconds(timestamp: str | None) -> float | None:
-    """A time of the API (RFC 3339) in seconds since the epoch; None where there is none, or none that can be read."""
+    """Return an API time (RFC 3339) in seconds since the epoch; None if it is missing or invalid."""
     try:
         return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
     except ValueError:
@@ -102,36 +102,36 @@ def seconds(timestamp: str | None) -> float | None:
 
 
 def workload_of(document: WorkloadDocument, key: str, created: float, around: WorkloadContext) -> Workload:
-    """The workload of a document.
+    """Return the workload of a document.
 
     Args:
         document: the Workload.
         key: `<namespace>/<name>`.
-        created: when it was made, as `ages` gives it.
-        around: what it is read against.
+        created: its creation time, from `ages`.
+        around: queues, namespaces and priorities.
 
     Raises:
-        DocumentError: it goes to a queue that does not exist, or has numbers that make no sense.
+        DocumentError: its queue does not exist, or a number is invalid.
     """
     spec = document.spec
     check_workload(spec)
     check_reclaimable(document)
     namespace = key.partition("/")[0]
-    door = f"{namespace}/{spec.queue_name}"
+    local_queue = f"{namespace}/{spec.queue_name}"
     if document.status.admission is not None:
         queue, path = document.status.admission.cluster_queue, "status.admission.clusterQueue"
     else:
-        queue, path = around.cluster_queue_names.get(door, ""), "spec.queueName"
+        queue, path = around.cluster_queue_names.get(local_queue, ""), "spec.queueName"
     if queue not in around.queues.cluster_queues:
-        missing = f'ClusterQueue "{queue}"' if queue else f'LocalQueue "{door}"'
+        missing = f'ClusterQueue "{queue}"' if queue else f'LocalQueue "{local_queue}"'
         raise DocumentError(f"no document defines {missing}; add it", path)
-    held = around.stopped.get(queue) or around.stopped.get(door)
-    why = f"the queue is stopped ({held})" if held else ""
+    stop_policy = around.stopped.get(queue) or around.stopped.get(local_queue)
+    why = f"the queue is stopped ({stop_policy})" if stop_policy else ""
     why = why or refusal(queue, around.selectors.get(queue), namespace, around.namespaces)
     gates, annotations = around.queues.gates, document.metadata.annotations
     gated = annotations.get(_GATED_BY) if gates.admission_gated_by else None
     why = why or (f"the annotation {_GATED_BY} keeps it waiting for {gated}" if gated else "")
-    ended = {each.name: each.count for each in document.status.reclaimable_pods} if gates.reclaimable_pods else {}
+    ended = {item.name: item.count for item in document.status.reclaimable_pods} if gates.reclaimable_pods else {}
     pod_sets = []
     for pod_set in spec.pod_sets:
         try:
@@ -154,15 +154,15 @@ def _boost(annotations: Mapping[str, str]) -> int:
 
 
 def _priority(spec: WorkloadSpec, priorities: Mapping[tuple[str, str], int]) -> int:
-    """The number that is written, else that of the class that is named."""
+    """Return the workload's priority, or that of its priority class."""
     name = spec.priority_class_ref.get("name") or spec.priority_class_name
     if spec.priority is not None or not name:
         return spec.priority or 0
     kinds = [kind] if (kind := spec.priority_class_ref.get("kind")) else ["WorkloadPriorityClass", "PriorityClass"]
-    number = [priorities[each, name] for each in kinds if (each, name) in priorities]
+    number = [priorities[kind_of_class, name] for kind_of_class in kinds if (kind_of_class, name) in priorities]
     if not number:
         raise DocumentError(
-            f'no document defines the {" or ".join(kinds)} "{name}"; add it, or write the number here', "spec.priority"
+            f'no document defines the {" or ".join(kinds)} "{name}"; add it, or set the number here', "spec.priority"
         )
     return number[0]
 
@@ -186,24 +186,24 @@ def _pod_set(spec: PodSetSpec, counts: dict[str, int], queues: Queues, queue: st
 
 
 def admitted_of(document: WorkloadDocument, admission: Admission, workload: Workload, queues: Queues) -> Admitted:
-    """A workload that holds quota, by what its status says.
+    """Return a workload that holds quota, according to its status.
 
     Raises:
-        DocumentError: a flavor or pod set that its queue or it does not have, or negative usage.
+        DocumentError: its status has an unknown flavor or pod set, or negative usage.
     """
-    known = {pod_set.name: pod_set for pod_set in workload.pod_sets}
+    pod_sets = {pod_set.name: pod_set for pod_set in workload.pod_sets}
     quotas = queues.cluster_queues[workload.queue].quotas
     flavors: dict[str, Mapping[str, str]] = {}
     counts: dict[str, int] = {}
     usage: dict[FlavorResource, int] = {}
     for number, item in enumerate(admission.pod_set_assignments):
         path = f"status.admission.podSetAssignments[{number}]"
-        pod_set = known.get(item.name)
+        pod_set = pod_sets.get(item.name)
         if pod_set is None:
             raise DocumentError(f'the workload has no pod set "{item.name}"', f"{path}.name")
         flavors[item.name] = item.flavors
-        given = pod_set.count + pod_set.ended if item.count is None else item.count
-        counts[item.name] = min(given, pod_set.count)
+        admitted_pods = pod_set.count + pod_set.ended if item.count is None else item.count
+        counts[item.name] = min(admitted_pods, pod_set.count)
         for resource, flavor in item.flavors.items():
             of = FlavorResource(flavor, resource)
             if of not in quotas:
@@ -214,8 +214,8 @@ def admitted_of(document: WorkloadDocument, admission: Admission, workload: Work
             used = pod_set.requests.get(resource, 0) * counts[item.name]
             if resource in item.resource_usage:
                 used = amount(resource, item.resource_usage[resource])
-                if counts[item.name] < given:
-                    used = used // given * counts[item.name]
+                if counts[item.name] < admitted_pods:
+                    used = used // admitted_pods * counts[item.name]
             if used < 0:
                 raise DocumentError(f"{item.resource_usage[resource]} is below 0", f"{path}.resourceUsage.{resource}")
             usage[of] = usage.get(of, 0) + used
@@ -233,9 +233,9 @@ def admitted_of(document: WorkloadDocument, admission: Admission, workload: Work
 def pods_of(
     document: WorkloadDocument, admitted: Admitted, flavors: Mapping[str, ResourceFlavor]
 ) -> tuple[SourceDocument, ...]:
-    """One Pod document for each pod: `<workload>-<pod set>-<number>`, with the labels and tolerations of its flavors.
+    """Return a Pod document for each pod: `<workload>-<pod set>-<number>`, with labels and tolerations of its flavors.
 
-    `index` counts the pods; `file` is the workload's key.
+    In the documents, `index` is the number of the pod, and `file` the workload's key.
     """
     pods = [
         _pod(

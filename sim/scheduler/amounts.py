@@ -1,10 +1,9 @@
-"""Amounts of resources as the API server takes them: what it fills in when a pod is created, and what it refuses.
+"""Defaulting and validation of resource amounts, as the API server does when a pod or node is created.
 
 Sources: `SetDefaults_ResourceList` (amounts in thousandths), `SetDefaults_Pod` (requests from limits, ports of the
 host's network), the admission plug-ins DefaultTolerationSeconds and Priority; validation of `v1` Pods and Nodes in
 Kubernetes 1.36 (ValidateContainerResourceRequirements, validateOverhead, validatePodResources, ValidateNodeResources).
-Nothing is left to fill in for a pod that comes from a cluster, and objects of a cluster passed validation; files have
-not.
+Objects read from a cluster already have the defaults and passed validation; those from files do not.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ DEFAULT_NAMESPACE: Final = "default"
 _OUT_OF_REACH: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _SECONDS: Final = 300
 _THOUSANDTHS: Final = 1000
-# The classes that every cluster has.
+# The PriorityClasses that every cluster has.
 _SYSTEM: Final[Mapping[str, int]] = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 class PriorityClass(APIDocument, frozen=True, kw_only=True):
-    """A name for a priority."""
+    """`PriorityClass` of scheduling.k8s.io/v1."""
 
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0
@@ -64,7 +63,7 @@ PriorityClasses: TypeAlias = Mapping[str, PriorityClass]  # by name
 
 
 def with_defaults(pod: SchedulingPod, priorities: PriorityClasses) -> SchedulingPod:
-    """The pod as the API server would store it."""
+    """Return the pod as the API server would store it."""
     pod = with_default_amounts(pod)
     spec = _with_priority(pod.spec, priorities)
     spec = replace(spec, tolerations=(*spec.tolerations, *_tolerations(spec.tolerations)))
@@ -79,21 +78,25 @@ def with_defaults(pod: SchedulingPod, priorities: PriorityClasses) -> Scheduling
 
 
 def with_default_amounts(pod: SchedulingPod) -> SchedulingPod:
-    """The pod with the amounts that the API server would store: in thousandths, and requests where limits are given."""
+    """Return the pod with the amounts that the API server would store: in thousandths, with requests from limits."""
     spec = pod.spec
-    init_containers, containers = (tuple(map(_with_requests, each)) for each in (spec.init_containers, spec.containers))
-    spec = replace(spec, init_containers=init_containers, containers=containers, overhead=in_thousandths(spec.overhead))
+    spec = replace(
+        spec,
+        init_containers=tuple(map(_with_requests, spec.init_containers)),
+        containers=tuple(map(_with_requests, spec.containers)),
+        overhead=in_thousandths(spec.overhead),
+    )
     if not spec.resources.requests and not spec.resources.limits:
         return replace(pod, spec=spec)
-    given = ContainerResources(
+    resources = ContainerResources(
         requests=in_thousandths(spec.resources.requests), limits=in_thousandths(spec.resources.limits)
     )
-    pod = replace(pod, spec=replace(spec, resources=given))
+    pod = replace(pod, spec=replace(spec, resources=resources))
     return replace(pod, spec=replace(pod.spec, resources=_pod_resources(pod)))
 
 
 def in_thousandths(amounts: ResourceList) -> ResourceList:
-    """The amounts as the API server stores them: finer ones are rounded up, those below 0 away from it."""
+    """Return the amounts as the API server stores them: rounded up to thousandths, negative ones down."""
     if all(isinstance(amount.value, int) for amount in amounts.values()):
         return amounts
     return {name: _in_thousandths(amount) for name, amount in amounts.items()}
@@ -108,11 +111,11 @@ def _in_thousandths(amount: Quantity) -> Quantity:
 
 
 def _with_requests(container: SchedulingContainer) -> SchedulingContainer:
-    given = container.resources
-    limits, requests = in_thousandths(given.limits), in_thousandths(given.requests)
-    if limits is given.limits and requests is given.requests and limits.keys() <= requests.keys():
+    resources = container.resources
+    limits, requests = in_thousandths(resources.limits), in_thousandths(resources.requests)
+    if limits is resources.limits and requests is resources.requests and limits.keys() <= requests.keys():
         return container
-    return replace(container, resources=replace(given, limits=limits, requests={**limits, **requests}))
+    return replace(container, resources=replace(resources, limits=limits, requests={**limits, **requests}))
 
 
 def _in_network_of_host(container: SchedulingContainer) -> SchedulingContainer:
@@ -123,20 +126,20 @@ def _on_host(port: ContainerPort) -> ContainerPort:
     return port if port.host_port else replace(port, host_port=port.container_port)
 
 
-def _tolerations(given: tuple[DeviceToleration, ...]) -> list[DeviceToleration]:
-    """Return what every pod tolerates for five minutes, unless it says something of these taints itself."""
+def _tolerations(tolerations: tuple[DeviceToleration, ...]) -> list[DeviceToleration]:
+    """Return the default tolerations of five minutes for the taints that the pod does not tolerate itself."""
     return [
         DeviceToleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=_SECONDS)
         for key in _OUT_OF_REACH
-        if not any(each.key in ("", key) and each.effect in ("", "NoExecute") for each in given)
+        if not any(toleration.key in ("", key) and toleration.effect in ("", "NoExecute") for toleration in tolerations)
     ]
 
 
 def _with_priority(spec: SchedulingPodSpec, priorities: PriorityClasses) -> SchedulingPodSpec:
-    """The priority of the class that the pod names, or of the one for those that name none."""
+    """Set the priority of the pod's PriorityClass, or of the cluster's default class."""
     if spec.priority is not None:
         return spec
-    default = next((each.metadata.name for each in priorities.values() if each.global_default), "")
+    default = next((candidate.metadata.name for candidate in priorities.values() if candidate.global_default), "")
     name = spec.priority_class_name or default
     chosen = priorities.get(name)
     if chosen is None:
@@ -146,25 +149,26 @@ def _with_priority(spec: SchedulingPodSpec, priorities: PriorityClasses) -> Sche
 
 
 def _pod_resources(pod: SchedulingPod) -> ContainerResources:
-    """The amounts of the whole pod: those given, and what its containers ask where only a part is given.
+    """Return the pod-level amounts with defaults.
 
-    Limits of huge pages come from the containers, requests, where there are limits, from them or else the limit.
+    Limits of huge pages come from the containers. If there are pod-level limits, missing requests of CPU and memory
+    come from the containers, and other missing requests from the limit.
     """
-    given = pod.spec.resources
-    limits, requests = dict(given.limits), dict(given.requests)
+    resources = pod.spec.resources
+    limits, requests = dict(resources.limits), dict(resources.requests)
     for name, most in summed_limits(pod).items():
         if name.startswith(HUGE_PAGES) and name not in requests:
             limits.setdefault(name, _quantity(most))
     if not limits:
-        return given
-    asked: Exact = pod_requests(pod, Counting(0, pod_level=False))
+        return resources
+    of_containers: Exact = pod_requests(pod, Counting(0, pod_level=False))
     for name in (CPU, MEMORY):
-        if name in asked:
-            requests.setdefault(name, _quantity(asked[name]))
+        if name in of_containers:
+            requests.setdefault(name, _quantity(of_containers[name]))
     for name, limit in limits.items():
         if for_whole_pods(name):
             requests.setdefault(name, limit)
-    return replace(given, limits=limits, requests=requests)
+    return replace(resources, limits=limits, requests=requests)
 
 
 def _quantity(amount: int | Fraction) -> Quantity:
@@ -172,7 +176,7 @@ def _quantity(amount: int | Fraction) -> Quantity:
     return Quantity(f"{thousandths}m" if thousandths % _THOUSANDTHS else str(thousandths // _THOUSANDTHS))
 
 
-# What is wrong with the name of a resource, or nothing.
+# Returns what is wrong with the name of a resource; empty if nothing is.
 _NameProblem = Callable[[str], str]
 _COUNTED: Final = frozenset(
     {
@@ -191,33 +195,33 @@ _CONTAINERS_ONLY: Final = Counting(0, pod_level=False)
 
 
 def check_pod_amounts(pod: SchedulingPod, head: str = "") -> None:
-    """Refuse a pod whose amounts the API server would refuse; `head` stands before its paths where it is a template.
+    """Fail if the API server would reject the pod's amounts; `head` is the path prefix of a pod template.
 
     Raises:
-        DocumentError: an amount is negative, not a whole number, above its limit, or of an unknown resource.
+        DocumentError: an amount is below 0, not a whole number, above its limit, or of an unknown resource.
     """
     for error in pod_amount_errors(pod):
         raise DocumentError(error.message, f"{head}{error.path}")
 
 
 def check_node_amounts(node: SchedulingNode) -> None:
-    """Refuse a node whose amounts the API server would refuse.
+    """Fail if the API server would reject the node's amounts.
 
     Raises:
-        DocumentError: an amount is negative or not a whole number.
+        DocumentError: an amount is below 0 or not a whole number.
     """
     for error in node_amount_errors(node):
         raise DocumentError(error.message, error.path)
 
 
 def pod_amount_errors(pod: SchedulingPod) -> Iterator[FieldError]:
-    """Yield every error in what the pod asks for, and in what the API server fills in where it does not."""
+    """Yield every error in the pod's requests and limits, including those that the API server sets by default."""
     written, spec = pod.spec, with_default_amounts(pod).spec
-    for field, given, filled in (
+    for field, as_written, defaulted in (
         ("initContainers", written.init_containers, spec.init_containers),
         ("containers", written.containers, spec.containers),
     ):
-        for index, (before, after) in enumerate(zip(given, filled, strict=True)):
+        for index, (before, after) in enumerate(zip(as_written, defaulted, strict=True)):
             where = f"spec.{field}[{index}].resources"
             yield from _requirements(before.resources, after.resources, where, _of_container)
     yield from _requirements(written.resources, spec.resources, "spec.resources", _of_pod)
@@ -227,45 +231,45 @@ def pod_amount_errors(pod: SchedulingPod) -> Iterator[FieldError]:
 
 
 def node_amount_errors(node: SchedulingNode) -> Iterator[FieldError]:
-    """Yield every error in what the node has and what may be taken of it."""
+    """Yield every error in the node's capacity and allocatable amounts."""
     for field, amounts in (("capacity", node.status.capacity), ("allocatable", node.status.allocatable)):
         yield from allocatable_errors(amounts, f"status.{field}")
 
 
 def allocatable_errors(amounts: ResourceList, path: str) -> Iterator[FieldError]:
-    """Yield every error in amounts of a node, whose names nobody checks."""
+    """Yield every error in amounts of a node; the API server does not check the names of its resources."""
     return _amounts(in_thousandths(amounts), path, lambda _: "")
 
 
 def _requirements(
     written: ContainerResources, resources: ContainerResources, path: str, name_problem: _NameProblem
 ) -> Iterator[FieldError]:
-    """Yield what is wrong with the requests and limits of a container or pod, each by itself and together.
+    """Yield what is wrong with the requests and limits of a container or pod, by themselves and together.
 
-    What is wrong with an amount is said where it is written, not where it was filled in.
+    An error in an amount is reported only where the document sets it, not where it was defaulted.
     """
     requests, limits = resources.requests, resources.limits
-    given = (
+    set_amounts = (
         (f"{path}.limits", {name: limits[name] for name in written.limits}),
         (f"{path}.requests", {name: requests[name] for name in written.requests}),
     )
-    for where, amounts in given:
+    for where, amounts in set_amounts:
         yield from _amounts(amounts, where, name_problem)
     for name, request in requests.items():
         limit = limits.get(name)
         where = f"{path}.requests[{name}]"
         may_differ = not (is_extended(name) or name.startswith(HUGE_PAGES))
         if limit is None and not may_differ:
-            yield FieldError(f"{path}.limits", f"a limit of {name} is required, as large as the request, {request}")
+            yield FieldError(f"{path}.limits", f"a limit for {name} is required, equal to the request of {request}")
         elif limit is not None and request > limit:
             yield FieldError(where, f"{request} is more than the limit of {limit}")
         elif limit is not None and request != limit and not may_differ:
-            yield FieldError(where, f"{request} differs from the limit of {limit}, with which it has to be the same")
-    for where, amounts in given:
+            yield FieldError(where, f"{request} has to be equal to the limit of {limit}")
+    for where, amounts in set_amounts:
         yield from _pages(amounts, where)
     names = {*requests, *limits}
     if any(name.startswith(HUGE_PAGES) for name in names) and not names & {CPU, MEMORY}:
-        yield FieldError(path, "huge pages need a request or a limit of cpu or memory beside them")
+        yield FieldError(path, "huge pages also need a request or a limit of cpu or memory")
 
 
 def _pages(amounts: ResourceList, path: str) -> Iterator[FieldError]:
@@ -287,17 +291,17 @@ def _amounts(amounts: ResourceList, path: str, name_problem: _NameProblem) -> It
 
 
 def _counted(name: str) -> bool:
-    """Return whether there are whole numbers of it; Kubernetes takes a name for extended that a quota may have."""
+    """Return whether the resource is an integer; extended ones are, if a ResourceQuota could name them."""
     return name in _COUNTED or (is_extended(name) and is_label_name(f"requests.{name}"))
 
 
 def _whole(spec: SchedulingPodSpec, written: ResourceList) -> Iterator[FieldError]:
-    """Yield where what is said for the whole pod (`written` of its requests) does not hold what containers ask."""
+    """Yield pod-level amounts that do not cover the containers; `written` are the requests that the document sets."""
     requests, limits, pod = spec.resources.requests, spec.resources.limits, SchedulingPod(spec=spec)
     if not requests and not limits:
         return
-    for name, asked in pod_requests(pod, _CONTAINERS_ONLY).items():
-        if name in written and asked > requests[name].value:
+    for name, amount in pod_requests(pod, _CONTAINERS_ONLY).items():
+        if name in written and amount > requests[name].value:
             where = f"spec.resources.requests[{name}]"
             yield FieldError(where, f"{requests[name]} is less than the containers request")
     for name, most in summed_limits(pod).items():
@@ -314,17 +318,19 @@ def _of_container(name: str) -> str:
     if not is_label_name(name):
         return f'"{name}" is not the name of a resource'
     if "/" not in name:
-        known = name in (CPU, MEMORY, STORAGE) or name.startswith(HUGE_PAGES)
-        return "" if known else f'"{name}" is not a resource of containers, such as cpu, memory or a name with a domain'
-    # Names of kubernetes.io are Kubernetes' own.
-    known = is_extended(name) or "kubernetes.io/" in name
-    return "" if known and is_label_name(f"requests.{name}") else f'"{name}" is not the name of an extended resource'
+        if name in (CPU, MEMORY, STORAGE) or name.startswith(HUGE_PAGES):
+            return ""
+        return f'"{name}" is not a resource of containers; use cpu, memory, or a name with a domain'
+    # Names with kubernetes.io are reserved for Kubernetes, which may define more of them.
+    if (is_extended(name) or "kubernetes.io/" in name) and is_label_name(f"requests.{name}"):
+        return ""
+    return f'"{name}" is not the name of an extended resource'
 
 
 def _of_pod(name: str) -> str:
     if for_whole_pods(name):
         return ""
-    return f'"{name}" cannot be asked for a whole pod; only cpu, memory and huge pages can'
+    return f'"{name}" is not supported at pod level; only cpu, memory and huge pages are'
 
 
 def _divisible(name: str, amount: Quantity) -> bool:

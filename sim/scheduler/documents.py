@@ -1,4 +1,4 @@
-"""Pods and nodes as far as kube-scheduler reads them, beside what the driver's own documents hold.
+"""The fields of pods and nodes that kube-scheduler reads, in addition to those of the driver's own documents.
 
 Label selectors follow LabelSelectorAsSelector (`k8s.io/apimachinery/pkg/apis/meta/v1`).
 """
@@ -32,14 +32,14 @@ _WITHOUT_VALUES: Final = ("Exists", "DoesNotExist")
 
 
 class LabelSelector(APIDocument, frozen=True, kw_only=True):
-    """A selector of labels; an empty one matches all."""
+    """A label selector; an empty one matches all labels."""
 
     match_labels: Mapping[str, str] = {}
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
 
 
 class LabelMatcher:
-    """A label selector that was checked, ready to match.
+    """A validated label selector.
 
     Attributes:
         everything: whether it matches all labels.
@@ -48,10 +48,10 @@ class LabelMatcher:
     __slots__ = ("_expressions", "_labels", "_nothing", "everything")
 
     def __init__(self, selector: LabelSelector | None, more: Iterable[NodeSelectorRequirement] = ()) -> None:
-        """Check a selector, None matches nothing; `more` has to hold as well.
+        """Validate a selector, where None matches nothing; the requirements in `more` have to hold as well.
 
         Raises:
-            DocumentError: an operator does not exist, or its values do not fit it.
+            DocumentError: an operator does not exist, or has too many or too few values.
         """
         self._nothing = selector is None
         selector = selector or LabelSelector()
@@ -63,7 +63,7 @@ class LabelMatcher:
 
     @property
     def key(self) -> Hashable:
-        """Return what is equal for matchers that say the same in the same words."""
+        """Return a value that is equal for matchers with the same text."""
         return self._nothing, self._labels, self._expressions
 
     def matches(self, labels: Mapping[str, str]) -> bool:
@@ -80,7 +80,7 @@ def _check(expression: NodeSelectorRequirement) -> None:
     if expression.operator not in (*_WITH_VALUES, *_WITHOUT_VALUES):
         raise DocumentError(
             f'a label selector has no operator "{expression.operator}" (for {expression.key}); '
-            "there are In, NotIn, Exists and DoesNotExist"
+            "the operators are In, NotIn, Exists and DoesNotExist"
         )
     if (expression.operator in _WITH_VALUES) != bool(expression.values):
         raise DocumentError(
@@ -94,7 +94,7 @@ ResourceList = Mapping[str, Quantity]
 class NodeSpec(APIDocument, frozen=True, kw_only=True):
     """`Node.spec`."""
 
-    taints: tuple[DeviceTaint, ...] = ()  # those of devices have the same fields
+    taints: tuple[DeviceTaint, ...] = ()  # taints of devices and nodes have the same fields
     unschedulable: bool = False
 
 
@@ -105,7 +105,7 @@ class NodeImage(APIDocument, frozen=True, kw_only=True):
 
 
 class NodeCapacityStatus(NodeStatus, frozen=True, kw_only=True):
-    """`Node.status`; `allocatable` is what the scheduler may give away, `capacity` is all that there is."""
+    """`Node.status`; the scheduler may use `allocatable`, while `capacity` is the total."""
 
     capacity: Mapping[str, Quantity] = {}
     allocatable: Mapping[str, Quantity] = {}
@@ -120,7 +120,7 @@ class SchedulingNode(Node, frozen=True, kw_only=True):
 
 
 class PodAffinityTerm(APIDocument, frozen=True, kw_only=True):
-    """Pods, by their labels and namespaces, and the topology in which they count."""
+    """Pods selected by labels and namespaces, and the topology in which they count."""
 
     topology_key: str
     label_selector: LabelSelector | None = None
@@ -131,7 +131,7 @@ class PodAffinityTerm(APIDocument, frozen=True, kw_only=True):
 
 
 class WeightedPodAffinityTerm(APIDocument, frozen=True, kw_only=True):
-    """A term that is only preferred; the weight is 1 to 100."""
+    """A preferred term with its weight, 1 to 100."""
 
     weight: int
     pod_affinity_term: PodAffinityTerm
@@ -145,7 +145,7 @@ class PodAffinity(APIDocument, frozen=True, kw_only=True):
 
 
 class PreferredSchedulingTerm(APIDocument, frozen=True, kw_only=True):
-    """Nodes that are preferred; the weight is 1 to 100."""
+    """Preferred nodes with their weight, 1 to 100."""
 
     weight: int
     preference: NodeSelectorTerm = NodeSelectorTerm()
@@ -180,7 +180,7 @@ class TopologySpreadConstraint(APIDocument, frozen=True, kw_only=True):
 
 
 class ContainerPort(APIDocument, frozen=True, kw_only=True):
-    """`ports[]` of a container; a port of 0 is none."""
+    """`ports[]` of a container; a port of 0 means no port."""
 
     container_port: int = 0
     host_port: int = 0
@@ -195,7 +195,7 @@ class RestartRule(APIDocument, frozen=True, kw_only=True):
 
 
 class SchedulingContainer(PodContainer, frozen=True, kw_only=True):
-    """A container with what decides where it can run."""
+    """A container with the fields that decide where it can run."""
 
     image: str = ""
     ports: tuple[ContainerPort, ...] = ()
@@ -205,7 +205,7 @@ class SchedulingContainer(PodContainer, frozen=True, kw_only=True):
 
 
 class PodVolume(APIDocument, frozen=True, kw_only=True):
-    """`Pod.spec.volumes[]`, as far as it can bind a pod to nodes: each source but those that any node has."""
+    """`Pod.spec.volumes[]` with the sources that can tie a pod to nodes."""
 
     name: str = ""
     aws_elastic_block_store: Mapping[str, Any] | None = None
@@ -222,7 +222,7 @@ class PodVolume(APIDocument, frozen=True, kw_only=True):
 
     @property
     def placed(self) -> bool:
-        """Return whether kube-scheduler's plug-ins for volumes look at it."""
+        """Return whether kube-scheduler's volume plug-ins check it."""
         return any(getattr(self, field) is not None for field in self.__struct_fields__ if field != "name")
 
 
@@ -239,7 +239,7 @@ class SchedulingPodSpec(PodSpec, frozen=True, kw_only=True):
     containers: tuple[SchedulingContainer, ...] = ()
     overhead: Mapping[str, Quantity] = {}
     affinity: PodAffinities = PodAffinities()
-    tolerations: tuple[DeviceToleration, ...] = ()  # those of devices have the same fields
+    tolerations: tuple[DeviceToleration, ...] = ()  # tolerations of devices and nodes have the same fields
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
     priority: int | None = None
     priority_class_name: str = ""
@@ -253,13 +253,13 @@ class SchedulingPodSpec(PodSpec, frozen=True, kw_only=True):
 
 
 class StatusResources(APIDocument, frozen=True, kw_only=True):
-    """`resources` in a status: what is in force; None where nothing is said."""
+    """`resources` in a status: the amounts in force; None if the status has none."""
 
     requests: ResourceList | None = None
 
 
 class ContainerStatus(APIDocument, frozen=True, kw_only=True):
-    """`containerStatuses[]`, as far as a resize in place writes it (KEP-1287)."""
+    """`containerStatuses[]` with the fields that an in-place resize writes (KEP-1287)."""
 
     name: str
     allocated_resources: ResourceList | None = None
@@ -276,21 +276,21 @@ class PodCondition(APIDocument, frozen=True, kw_only=True):
 
 
 class PodClaimStatus(APIDocument, frozen=True, kw_only=True):
-    """`Pod.status.resourceClaimStatuses[]`: the claim that was made from a template; None if none is needed."""
+    """`Pod.status.resourceClaimStatuses[]`: the claim generated from a template; None if no claim is needed."""
 
     name: str
     resource_claim_name: str | None = None
 
 
 class MappedAmount(APIDocument, frozen=True, kw_only=True):
-    """An amount of a node's own resource that a claim's devices stand for (KEP-5517)."""
+    """The amount of a node resource that the devices of a claim map (KEP-5517)."""
 
     name: str
     quantity: Quantity | None = None
 
 
 class OverheadAmount(APIDocument, frozen=True, kw_only=True):
-    """An amount of a node's own resource that devices need besides (KEP-5517)."""
+    """The additional amount of a node resource that devices need (KEP-5517)."""
 
     name: str
     per_pod: Quantity | None = None
@@ -307,7 +307,7 @@ class NodeAllocatableClaimStatus(APIDocument, frozen=True, kw_only=True):
 
 
 class SpecialClaimStatus(APIDocument, frozen=True, kw_only=True):
-    """`Pod.status.extendedResourceClaimStatus`: the claim that was made for extended resources (KEP-5004)."""
+    """`Pod.status.extendedResourceClaimStatus`: the claim created for extended resources (KEP-5004)."""
 
     resource_claim_name: str = ""
 
@@ -340,10 +340,10 @@ class SchedulingPod(Pod, frozen=True, kw_only=True):
 
     @property
     def priority(self) -> int:
-        """Return the priority; 0 where none is set."""
+        """Return the priority, 0 by default."""
         return self.spec.priority or 0
 
     @property
     def finished(self) -> bool:
-        """Return whether it has ended, so that it holds nothing of its node."""
+        """Return whether the pod has ended and no longer uses resources of its node."""
         return self.status.phase in ("Succeeded", "Failed")

@@ -1,6 +1,6 @@
-"""Filters the nodes for a pod by kube-scheduler's plug-ins, but for devices; the first that refuses a node says why.
+"""Filters the nodes for a pod with kube-scheduler's plug-ins, except DynamicResources and those for volumes.
 
-The plug-ins run in the order of the default profile, and the reasons are their words. Volumes are not looked at.
+The plug-ins run in the order of the default profile, and the first that refuses a node gives the reason in its words.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ PORT_TAKEN: Final = "node(s) didn't have free ports for the requested pod ports"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a node is not for a pod.
+    """The reason why a node does not fit a pod.
 
     Attributes:
-        plugin: kube-scheduler's plug-in that refuses it.
-        reasons: in kube-scheduler's words, as they are in the pod's FailedScheduling event.
-        detail: what is behind it on this node: a taint, a topology; equal for nodes that are refused alike.
-        shortages: of which resources the node has too little.
-        hopeless: whether nothing that could be evicted would help.
+        plugin: the kube-scheduler plug-in that refuses it.
+        reasons: kube-scheduler's words, as in the pod's FailedScheduling event.
+        detail: the taint, topology or the like on this node; equal for nodes with the same cause.
+        shortages: the resources that are short.
+        hopeless: whether no eviction would help.
     """
 
     plugin: str
@@ -52,28 +52,28 @@ class Refusal:
 
 
 class OwnFilters:
-    """The plug-ins that ask the pod and one node alone.
+    """The plug-ins that depend only on the pod and one node.
 
     Attributes:
-        requests: what the pod asks.
+        requests: the resources that the pod requests.
     """
 
     def __init__(self, pod: SchedulingPod, minor: int, elsewhere: frozenset[str] = frozenset()) -> None:
-        """Look at the pod; `elsewhere` are extended resources that devices stand for."""
+        """Read the pod; `elsewhere` are extended resources that devices can back."""
         self._pod = pod
         self.requests: Amounts = amounts_of(pod_requests(pod, Counting(minor)))
         self._elsewhere = elsewhere
         self._named = named_nodes(pod)
-        self._cordoned_too = tolerates_unschedulable(pod)
+        self._tolerates_cordon = tolerates_unschedulable(pod)
         self._ports = host_ports(pod)
         self._features = required_features(pod, minor)
 
     def lasting_refusal(self, node: SchedulingNode) -> Refusal | None:
-        """Return what the first plug-ins say, whichever pods run on the node; None if they accept it."""
-        # NodeAffinity first: its PreFilter names the nodes that are looked at, when the pod names nodes.
+        """Return the refusal of the first plug-ins, which ignore the pods on the node; None if they accept it."""
+        # NodeAffinity comes first if the pod names nodes: its PreFilter then limits which nodes are filtered at all.
         if self._named is not None and node.metadata.name not in self._named:
             return Refusal("NodeAffinity", (NOT_NAMED,))
-        if node.spec.unschedulable and not self._cordoned_too:
+        if node.spec.unschedulable and not self._tolerates_cordon:
             return Refusal("NodeUnschedulable", (CORDONED,))
         taint = untolerated_taint(node, self._pod.spec.tolerations)
         if taint is not None:
@@ -81,35 +81,32 @@ class OwnFilters:
         return None if matches_required(self._pod, node) else Refusal("NodeAffinity", (NOT_SELECTED,))
 
     def passing_refusal(self, info: NodeInfo) -> Refusal | None:
-        """Return what the next ones say, which depends on the pods of the node; None if it is left."""
-        return self._free_ports(info) or lacking("NodeResourcesFit", shortages(self.requests, info, self._elsewhere))
+        """Return the refusal of NodePorts and NodeResourcesFit, which depend on the pods of the node."""
+        conflicts = [port for port in self._ports if any(port.conflicts(used) for used in info.ports)]
+        if conflicts:
+            detail = ", ".join(f"{port.protocol} {port.port}" for port in sorted(conflicts))
+            return Refusal("NodePorts", (PORT_TAKEN,), detail, hopeless=False)
+        return lacking("NodeResourcesFit", shortages(self.requests, info, self._elsewhere))
 
     def late_refusal(self, node: SchedulingNode) -> Refusal | None:
-        """Return what the plug-ins say that come after the one for devices."""
+        """Return the refusal of the plug-ins that run after DynamicResources."""
         missing = self._features - set(node.status.declared_features)
         return Refusal("NodeDeclaredFeatures", (FEATURES_MISSING,), ", ".join(sorted(missing))) if missing else None
 
-    def _free_ports(self, info: NodeInfo) -> Refusal | None:
-        taken = [port for port in self._ports if any(port.conflicts(other) for other in info.ports)]
-        if not taken:
-            return None
-        detail = ", ".join(f"{port.protocol} {port.port}" for port in sorted(taken))
-        return Refusal("NodePorts", (PORT_TAKEN,), detail, hopeless=False)
-
 
 class Filters:
-    """All plug-ins, with what they prepare from the pod and the cluster before they look at nodes.
+    """All plug-ins, prepared for a pod and a cluster (the PreFilter phase).
 
     Attributes:
-        own: those that ask one node alone.
+        own: the plug-ins that depend only on the pod and one node.
         far_reaching: whether pods on other nodes matter.
     """
 
     def __init__(self, info: PodInfo, snapshot: Snapshot, minor: int, elsewhere: frozenset[str] = frozenset()) -> None:
-        """Look at the pod and the cluster; `elsewhere` are extended resources that devices stand for.
+        """Read the pod and the cluster; `elsewhere` are extended resources that devices can back.
 
         Raises:
-            DocumentError: a selector of the pod is none.
+            DocumentError: a selector of the pod is invalid.
         """
         self.own = OwnFilters(info.pod, minor, elsewhere)
         self._spread = SpreadFilter(info.pod, snapshot)
@@ -117,7 +114,7 @@ class Filters:
         self.far_reaching = not self._spread.idle or not self._affinity.idle
 
     def refusal(self, info: NodeInfo) -> Refusal | None:
-        """Return why the node is not for the pod, before its devices are looked at; None if it is left."""
+        """Return why a plug-in before DynamicResources refuses the node; None if it passes."""
         refusal = self.own.lasting_refusal(info.node) or self.own.passing_refusal(info)
         if refusal is not None:
             return refusal
@@ -132,7 +129,7 @@ class Filters:
 
 
 def lacking(plugin: str, short: tuple[ResourceShortage, ...]) -> Refusal | None:
-    """The refusal for want of resources; None if nothing is short."""
+    """Return the refusal for short resources; None if nothing is short."""
     if not short:
         return None
     reasons = tuple(shortage.reason for shortage in short)

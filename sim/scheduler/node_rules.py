@@ -1,7 +1,7 @@
-"""What a node alone decides: nodeSelector and node affinity, taints, and features of kubelet that a pod needs.
+"""Rules that concern only the node itself: nodeSelector and node affinity, taints, and declared features.
 
-Sources: `k8s.io/component-helpers/scheduling/corev1`; `k8s.io/component-helpers/nodedeclaredfeatures` (KEP-5328), of
-1.36.4 and 1.37.1; those for updates of pods do not matter.
+Sources: `k8s.io/component-helpers/scheduling/corev1` and `k8s.io/component-helpers/nodedeclaredfeatures` (KEP-5328) of
+1.36.4 and 1.37.1. Declared features that matter only for updates of pods are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME_FIELD: Final = "metadata.name"
 
 
 def matches_required(pod: SchedulingPod, node: Node) -> bool:
-    """Return whether the node has what the pod's nodeSelector and required node affinity ask for."""
+    """Return whether the node matches the pod's nodeSelector and required node affinity."""
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
         return False
@@ -27,22 +27,22 @@ def matches_required(pod: SchedulingPod, node: Node) -> bool:
 
 
 def preference(pod: SchedulingPod, node: SchedulingNode) -> int:
-    """The sum of the weights of the preferred terms that hold; a term without requirements holds for no node."""
+    """Return the total weight of the preferred terms that match; a term without requirements matches no node."""
     terms = pod.spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
     return sum(term.weight for term in terms if selects(NodeSelector(node_selector_terms=(term.preference,)), node))
 
 
 def named_nodes(pod: SchedulingPod) -> frozenset[str] | None:
-    """The nodes that the required terms name; None where a term is open to all, empty where they contradict."""
+    """Return the nodes that the required terms name; None if a term does not name any, empty if they contradict."""
     required = _required(pod)
     if required is None or not required.node_selector_terms:
         return None
     names: set[str] = set()
     for term in required.node_selector_terms:
-        named = _names(term)
-        if named is None:
+        term_names = _names(term)
+        if term_names is None:
             return None
-        names |= named
+        names |= term_names
     return frozenset(names)
 
 
@@ -64,29 +64,28 @@ UNSCHEDULABLE: Final = DeviceTaint(key="node.kubernetes.io/unschedulable", effec
 
 
 def untolerated_taint(node: SchedulingNode, tolerations: Iterable[DeviceToleration]) -> DeviceTaint | None:
-    """The first taint that keeps the pod off the node; None if there is none."""
+    """Return the first taint that keeps the pod off the node, or None."""
     tolerations = tuple(tolerations)
     for taint in node.spec.taints:
-        if taint.effect in _REPELS and not any(tolerates(each, taint) for each in tolerations):
+        if taint.effect in _REPELS and not any(tolerates(toleration, taint) for toleration in tolerations):
             return taint
     return None
 
 
 def tolerates_unschedulable(pod: SchedulingPod) -> bool:
-    """Return whether the pod may go to a node that is cordoned."""
-    return any(tolerates(each, UNSCHEDULABLE) for each in pod.spec.tolerations)
+    """Return whether the pod may run on a cordoned node."""
+    return any(tolerates(toleration, UNSCHEDULABLE) for toleration in pod.spec.tolerations)
 
 
 def disliked_taints(node: SchedulingNode, pod: SchedulingPod) -> int:
-    """Return how many taints of the node the pod would rather avoid."""
-    preferring = [each for each in pod.spec.tolerations if each.effect in ("", _PREFERS)]
-    return sum(
-        not any(tolerates(each, taint) for each in preferring) for taint in node.spec.taints if taint.effect == _PREFERS
-    )
+    """Return how many PreferNoSchedule taints of the node the pod does not tolerate."""
+    tolerations = [toleration for toleration in pod.spec.tolerations if toleration.effect in ("", _PREFERS)]
+    taints = [taint for taint in node.spec.taints if taint.effect == _PREFERS]
+    return sum(not any(tolerates(toleration, taint) for toleration in tolerations) for taint in taints)
 
 
 def written(taint: DeviceTaint) -> str:
-    """The taint as kubectl writes it: `key=value:Effect`."""
+    """Return the taint as kubectl writes it: `key=value:Effect`."""
     value = f"={taint.value}" if taint.value else ""
     return f"{taint.key}{value}:{taint.effect}"
 
@@ -97,7 +96,7 @@ _BIND_OPTIONS_SINCE: Final = 37
 
 
 def required_features(pod: SchedulingPod, minor: int) -> frozenset[str]:
-    """The names that a node has to declare."""
+    """Return the features that a node has to declare for the pod."""
     needed = set()
     spec = pod.spec
     containers = (*spec.init_containers, *spec.containers)

@@ -1,4 +1,4 @@
-"""Pod affinity and anti-affinity: near which pods a pod may, should, or must not be.
+"""Pod affinity and anti-affinity: which pods a pod has to, should, or must not run near.
 
 Source: InterPodAffinity of kube-scheduler, 1.36.4 and 1.37.1.
 """
@@ -16,17 +16,17 @@ from dranode.sim.scheduler.terms import AffinityTerm, Namespaces
 NOT_NEAR: Final = "node(s) didn't match pod affinity rules"
 NOT_FAR: Final = "node(s) didn't match pod anti-affinity rules"
 OTHERS_FAR: Final = "node(s) didn't satisfy existing pods anti-affinity rules"
-# What a pod's required affinity counts when another pod is scored (`hardPodAffinityWeight`).
+# The weight of a bound pod's required affinity when another pod is scored (`hardPodAffinityWeight`).
 _REQUIRED_WEIGHT: Final = 1
 
 _Topologies = dict[tuple[str, str], int]
 
 
 class AffinityFilter:
-    """The nodes that are left by the pod's required terms and by those of the pods that are there."""
+    """Filters nodes by the pod's required terms and by the anti-affinity of bound pods."""
 
     def __init__(self, info: PodInfo, snapshot: Snapshot) -> None:
-        """Count the pods that matter."""
+        """Count the pods that match the terms, by topology."""
         self._info = info
         self._namespaces = snapshot.namespaces
         terms = info.terms
@@ -39,18 +39,18 @@ class AffinityFilter:
         if terms.affinity or terms.anti_affinity:
             for node in snapshot.nodes.values():
                 for other in node.pods.values():
-                    # One pod has to match all terms of affinity; of anti-affinity each term counts alone.
+                    # A pod counts for affinity only if it matches all terms, but for each anti-affinity term by itself.
                     if terms.affinity and self._matches_all(other.pod):
                         _enter(self._near, terms.affinity, node.node)
                     self._count(self._far, terms.anti_affinity, other.pod, node.node)
 
     @property
     def idle(self) -> bool:
-        """Return whether no term concerns the pod."""
+        """Return whether no term restricts the pod."""
         return not self._repelled and not self._info.terms.affinity and not self._info.terms.anti_affinity
 
     def refusal(self, node: SchedulingNode) -> tuple[str, str] | None:
-        """Return the reason and the topology behind it; None if the node is left."""
+        """Return the reason and the topology behind it; None if the node passes."""
         labels = node.metadata.labels
         missing = self._not_near(labels)
         if missing is not None:
@@ -70,7 +70,7 @@ class AffinityFilter:
         for term in terms:
             pair = (term.topology_key, labels[term.topology_key])
             if pair not in self._near:
-                # The first pod of a group that wants to be near itself may go anywhere.
+                # The first pod of a group with affinity to itself may run anywhere, else none could ever start.
                 return None if not self._near and self._matches_all(self._info.pod) else "=".join(pair)
         return None
 
@@ -84,7 +84,7 @@ class AffinityFilter:
 
 
 class AffinityScore:
-    """The weight of preferred terms, of the pod and of the pods that are there, for each node."""
+    """Scores nodes by the preferred terms of the pod and the terms of bound pods."""
 
     def __init__(self, info: PodInfo, snapshot: Snapshot) -> None:
         """Add up the weights."""
@@ -96,7 +96,7 @@ class AffinityScore:
 
     @property
     def idle(self) -> bool:
-        """Return whether no term speaks for or against any node."""
+        """Return whether no term affects any node."""
         return not self._weights
 
     def raw(self, info: NodeInfo) -> int:
@@ -105,20 +105,20 @@ class AffinityScore:
         return sum(values.get(labels[key], 0) for key, values in self._weights.items() if key in labels)
 
     def normalized(self, raws: Mapping[str, int]) -> dict[str, int]:
-        """Return scores from 0 to 100 between the least and the greatest sum."""
+        """Scale the sums to 0 to 100, from the lowest to the highest."""
         least, most = min(raws.values(), default=0), max(raws.values(), default=0)
         if most == least:
             return dict.fromkeys(raws, 0)
         return {name: int(MAX_SCORE * ((raw - least) / (most - least))) for name, raw in raws.items()}
 
     def _weigh(self, info: PodInfo, other: PodInfo, node: SchedulingNode, namespaces: Namespaces) -> None:
-        mine, theirs = info.terms, other.terms
+        terms_of_pod, terms_of_other = info.terms, other.terms
         for terms, pod, sign in (
-            (mine.preferred, other.pod, 1),
-            (mine.preferred_anti, other.pod, -1),
-            (theirs.affinity, info.pod, 1),
-            (theirs.preferred, info.pod, 1),
-            (theirs.preferred_anti, info.pod, -1),
+            (terms_of_pod.preferred, other.pod, 1),
+            (terms_of_pod.preferred_anti, other.pod, -1),
+            (terms_of_other.affinity, info.pod, 1),
+            (terms_of_other.preferred, info.pod, 1),
+            (terms_of_other.preferred_anti, info.pod, -1),
         ):
             for term in terms:
                 value = node.metadata.labels.get(term.topology_key)
@@ -128,7 +128,7 @@ class AffinityScore:
 
 
 def concerns(others: Iterable[PodInfo], pod: SchedulingPod, namespaces: Namespaces) -> bool:
-    """Return whether any term of these pods means the pod."""
+    """Return whether any term of these pods selects the pod."""
     return any(
         term.matches(pod, namespaces)
         for other in others

@@ -1,9 +1,10 @@
 """Counts a pod's requests as kube-scheduler does.
 
 Source: `k8s.io/component-helpers/resource` (PodRequests) and `CalculateResource` of kube-scheduler, 1.36.4 and 1.37.1.
-Init containers run one after another, those that restart always beside all that come later (KEP-753); what is asked for
-the whole pod replaces what its containers ask (KEP-2837); while a resize in place is under way the greatest of what is
-asked, promised and in force counts (KEP-1287).
+
+Init containers run one after another, but sidecars (restartPolicy Always) keep running next to later containers
+(KEP-753). Pod-level requests replace those of the containers (KEP-2837). During an in-place resize, the maximum of the
+desired, allocated and actual amounts counts (KEP-1287).
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from dranode.sim.scheduler.documents import (
 
 Exact: TypeAlias = dict[str, int | Fraction]
 Amounts: TypeAlias = Mapping[str, int]
-"""Millicores of `cpu`, bytes of memory and storage, numbers of everything else."""
+"""Millicores of `cpu`, bytes of memory and storage, counts of everything else."""
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
 STORAGE: Final = "ephemeral-storage"
 PODS: Final = "pods"
 NOTHING: Final[Amounts] = MappingProxyType({})
-# What a container without a request counts as when nodes are scored.
+# The amounts that a container without a request counts for scoring (DefaultMilliCPURequest, DefaultMemoryRequest).
 NON_ZERO: Final[Mapping[str, int | Fraction]] = MappingProxyType({CPU: Fraction(1, 10), MEMORY: 200 << 20})
 HUGE_PAGES: Final = "hugepages-"
 _ALWAYS: Final = "Always"
-# Since 1.37 statuses are added up before they are compared with the spec.
+# Since 1.37, the statuses of all containers are added up before the sum is compared with the spec.
 _ADDED_FIRST: Final = 37
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """The way in which a pod's requests are counted.
+    """How a pod's requests are counted.
 
     Attributes:
         minor: the minor release of Kubernetes.
-        status: whether what a resize in place has promised or put in force counts.
-        pod_level: whether what is asked for the whole pod counts.
-        missing: what a container counts as that does not ask for a resource.
+        status: whether the allocated and actual amounts of an in-place resize count.
+        pod_level: whether pod-level requests count.
+        missing: the amounts that count for a container without a request.
     """
 
     minor: int
@@ -58,17 +59,16 @@ class Counting:
 
 
 def pod_requests(pod: SchedulingPod, counting: Counting, claims: Iterable[NodeAllocatableClaimStatus] = ()) -> Exact:
-    """Return what a pod asks in exact amounts; `claims` is what its devices stand for of the node's own (KEP-5517)."""
+    """Return a pod's requests in exact amounts; `claims` are the node resources that its devices map (KEP-5517)."""
     amounts = _containers(pod, counting, tuple(claims))
-    asked = pod.spec.resources.requests
-    if counting.pod_level and any(for_whole_pods(name) for name in asked):
+    if counting.pod_level and has_pod_level_requests(pod):
         amounts.update(_pod_level(pod, counting))
     _add(amounts, _exact(pod.spec.overhead))
     return amounts
 
 
 def container_limits(pod: SchedulingPod, claims: Iterable[NodeAllocatableClaimStatus]) -> Exact:
-    """The limits of all containers together, with what devices add to those that are given, and to huge pages."""
+    """Return the sum of the containers' limits, with the additions of devices to existing limits and huge pages."""
     limits = summed_limits(pod)
     devices = {
         name: amount for name, amount in _devices(claims).items() if name in limits or name.startswith(HUGE_PAGES)
@@ -77,12 +77,12 @@ def container_limits(pod: SchedulingPod, claims: Iterable[NodeAllocatableClaimSt
 
 
 def summed_limits(pod: SchedulingPod) -> Exact:
-    """The limits of all containers together, as their requests are added up."""
+    """Return the containers' limits, summed like requests."""
     return _aggregate(pod, Counting(0), lambda container, _: _exact(container.resources.limits))
 
 
 def amounts_of(exact: Mapping[str, int | Fraction]) -> dict[str, int]:
-    """Round up to what the scheduler compares; resources that it does not know are left out."""
+    """Round up to the units that the scheduler compares; resources that it ignores are left out."""
     return {
         name: math.ceil(value * 1000) if name == CPU else math.ceil(value)
         for name, value in exact.items()
@@ -91,22 +91,22 @@ def amounts_of(exact: Mapping[str, int | Fraction]) -> dict[str, int]:
 
 
 def is_scalar(name: str) -> bool:
-    """Return whether this is an extended resource, huge pages, or another one that is counted in whole numbers."""
+    """Return whether the scheduler counts the resource in whole numbers: extended resources, huge pages, volumes."""
     return "/" in name or name.startswith((HUGE_PAGES, "attachable-volumes-"))
 
 
 def is_extended(name: str) -> bool:
-    """Return whether this is an extended resource, which a device plugin or a DeviceClass may stand behind."""
+    """Return whether the resource is an extended resource, which a device plugin or a DeviceClass can back."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
 def has_pod_level_requests(pod: SchedulingPod) -> bool:
-    """Return whether something that can be asked for a whole pod is."""
+    """Return whether the pod has requests at pod level that the scheduler supports."""
     return any(for_whole_pods(name) for name in pod.spec.resources.requests)
 
 
 def for_whole_pods(name: str) -> bool:
-    """Return whether this can be asked for a whole pod."""
+    """Return whether the resource is supported at pod level."""
     return name in (CPU, MEMORY) or name.startswith(HUGE_PAGES)
 
 
@@ -138,13 +138,18 @@ def _containers(pod: SchedulingPod, counting: Counting, claims: tuple[NodeAlloca
 
 
 def _aggregate(
-    pod: SchedulingPod, counting: Counting, ask: Callable[[SchedulingContainer, ContainerStatus | None], Exact]
+    pod: SchedulingPod,
+    counting: Counting,
+    amounts_of_container: Callable[[SchedulingContainer, ContainerStatus | None], Exact],
 ) -> Exact:
-    known = (*pod.status.init_container_statuses, *pod.status.container_statuses) if counting.status else ()
-    statuses = {status.name: status for status in known}
+    all_statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses) if counting.status else ()
+    statuses = {status.name: status for status in all_statuses}
 
     def asked(container: SchedulingContainer, *, resized: bool = True) -> Exact:
-        return {**counting.missing, **ask(container, statuses.get(container.name) if resized else None)}
+        return {
+            **counting.missing,
+            **amounts_of_container(container, statuses.get(container.name) if resized else None),
+        }
 
     total: Exact = {}
     for container in pod.spec.containers:
@@ -179,26 +184,26 @@ def _actual(container: SchedulingContainer, status: ContainerStatus | None, *, i
 
 
 def _greatest(container: SchedulingContainer, status: ContainerStatus | None, *, infeasible: bool) -> Exact:
-    """1.36: each container's own, where its status says what is in force; of init containers only those that stay."""
+    """Return the amounts of a container in 1.36, which compares the spec and status of each container by itself."""
     if status is None or status.resources is None:
         return _spec(container)
-    known = _max(_exact(status.resources.requests or {}), _exact(status.allocated_resources or {}))
-    return known if infeasible else _max(_spec(container), known)
+    in_status = _max(_exact(status.resources.requests or {}), _exact(status.allocated_resources or {}))
+    return in_status if infeasible else _max(_spec(container), in_status)
 
 
 def _pod_level(pod: SchedulingPod, counting: Counting) -> Exact:
-    asked = _exact(pod.spec.resources.requests)
+    requests = _exact(pod.spec.resources.requests)
     status = pod.status
     if counting.status and status.resources is not None:
-        known = _max(_exact(status.resources.requests or {}), _exact(status.allocated_resources or {}))
-        effective = known if is_infeasible(pod) else _max(asked, known)
-        asked = {name: effective.get(name, 0) for name in asked} if counting.minor < _ADDED_FIRST else effective
-    return {name: amount for name, amount in asked.items() if for_whole_pods(name)}
+        in_status = _max(_exact(status.resources.requests or {}), _exact(status.allocated_resources or {}))
+        effective = in_status if is_infeasible(pod) else _max(requests, in_status)
+        requests = {name: effective.get(name, 0) for name in requests} if counting.minor < _ADDED_FIRST else effective
+    return {name: amount for name, amount in requests.items() if for_whole_pods(name)}
 
 
 def is_infeasible(pod: SchedulingPod) -> bool:
-    """Return whether kubelet has said that a resize of the pod can never be done."""
-    pending = next((each for each in pod.status.conditions if each.type == "PodResizePending"), None)
+    """Return whether kubelet reported that the pod's resize can never be done."""
+    pending = next((item for item in pod.status.conditions if item.type == "PodResizePending"), None)
     return pending is not None and pending.reason == "Infeasible"
 
 

@@ -1,6 +1,6 @@
-"""Does the node have what the pod asks for, and how well does it suit: NodeResourcesFit and BalancedAllocation.
+"""Whether a node has the resources for a pod, and how well they fit: NodeResourcesFit and BalancedAllocation.
 
-Source: kube-scheduler 1.36.4 and 1.37.1; the strategy is LeastAllocated of cpu and memory, both weighing 1.
+Source: kube-scheduler 1.36.4 and 1.37.1; the strategy is LeastAllocated for CPU and memory, both with weight 1.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class ResourceShortage:
 
     Attributes:
         resource: its name.
-        requested: what the pod asks, in millicores, bytes or numbers.
-        free: what is left; below 0 where more is taken than there is.
-        allocatable: what there is.
+        requested: the pod's request, in millicores, bytes or counts.
+        free: the free amount; below 0 if the node is overcommitted.
+        allocatable: the node's allocatable amount.
     """
 
     resource: str
@@ -41,7 +41,7 @@ class ResourceShortage:
 
     @property
     def hopeless(self) -> bool:
-        """Return whether the node has too little even when it is empty."""
+        """Return whether the node would have too little even without any pod."""
         return self.resource != PODS and self.requested > self.allocatable
 
     @property
@@ -53,26 +53,27 @@ class ResourceShortage:
 def shortages(
     requests: Amounts, info: NodeInfo, elsewhere: frozenset[str] = frozenset()
 ) -> tuple[ResourceShortage, ...]:
-    """Return what the node has too little of; `elsewhere` are extended resources that devices stand for (KEP-5004)."""
+    """Return the resources that are short; `elsewhere` are extended resources that devices can back (KEP-5004)."""
     allocatable, requested = info.allocatable, info.requested
     short = []
     if len(info.pods) + 1 > allocatable[PODS]:
         short.append(ResourceShortage(PODS, 1, allocatable[PODS] - len(info.pods), allocatable[PODS]))
     for name, amount in requests.items():
-        has = allocatable.get(name, 0)
-        free = has - requested.get(name, 0)
-        if amount > free and amount > 0 and (has > 0 or name not in elsewhere):
-            short.append(ResourceShortage(name, amount, free, has))
+        total = allocatable.get(name, 0)
+        free = total - requested.get(name, 0)
+        # A node that offers the extended resource itself is used for it, even if devices could back it too.
+        if amount > free and amount > 0 and (total > 0 or name not in elsewhere):
+            short.append(ResourceShortage(name, amount, free, total))
     return tuple(short)
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceScore:
-    """The requests of a pod as they count when nodes are scored.
+    """The requests of a pod for scoring nodes.
 
     Attributes:
-        non_zero: cpu and memory, with an amount for each container that asks for none.
-        plain: cpu and memory as they are asked.
+        non_zero: CPU and memory, with a default amount for each container without a request.
+        plain: CPU and memory as requested.
     """
 
     non_zero: tuple[int, int]
@@ -80,33 +81,36 @@ class ResourceScore:
 
     @classmethod
     def of(cls, pod: SchedulingPod, minor: int) -> ResourceScore:
-        """Work it out; what is asked for the whole pod counts for the balance alone, as it does in kube-scheduler."""
+        """Add up the requests; pod-level requests count only for the balance, as in kube-scheduler."""
         non_zero = amounts_of(pod_requests(pod, Counting(minor, pod_level=False, missing=NON_ZERO)))
         plain = amounts_of(pod_requests(pod, Counting(minor, status=True)))
         return cls((non_zero.get(CPU, 0), non_zero.get(MEMORY, 0)), (plain.get(CPU, 0), plain.get(MEMORY, 0)))
 
     def least_allocated(self, info: NodeInfo) -> int:
-        """Return a score from 0 to 100: how much would be left of cpu and memory."""
+        """Return a score from 0 to 100 for the share of CPU and memory that would be left."""
         scores = [
-            _left_over(taken + amount, info.allocatable.get(name, 0))
-            for name, taken, amount in zip(_SCORED, info.non_zero, self.non_zero, strict=True)
+            _left_over(used + amount, info.allocatable.get(name, 0))
+            for name, used, amount in zip(_SCORED, info.non_zero, self.non_zero, strict=True)
             if info.allocatable.get(name, 0)
         ]
         return sum(scores) // len(scores) if scores else 0
 
     @property
     def asks_nothing(self) -> bool:
-        """Return whether neither cpu nor memory is asked for, so that balance says nothing."""
+        """Return whether the pod requests neither CPU nor memory, so that balance is not scored."""
         return not any(self.plain)
 
     def balanced(self, info: NodeInfo) -> int:
-        """Return a score from 50 to 100: whether the pod brings the use of cpu and of memory closer to each other."""
-        taken = [info.requested.get(name, 0) for name in _SCORED]
-        has = [info.allocatable.get(name, 0) for name in _SCORED]
-        # A resource that the node has not at all is passed over.
-        before = _balance([(used, most) for used, most in zip(taken, has, strict=True) if most])
-        after = _balance([(used + more, most) for used, more, most in zip(taken, self.plain, has, strict=True) if most])
-        return MAX_SCORE // 2 + _halved(MAX_SCORE // 2 + after - before)
+        """Return a score from 50 to 100: the more, the closer the pod brings the used shares of CPU and memory."""
+        used = [info.requested.get(name, 0) for name in _SCORED]
+        total = [info.allocatable.get(name, 0) for name in _SCORED]
+        # A resource that the node does not have at all is ignored.
+        before = _balance([(amount, most) for amount, most in zip(used, total, strict=True) if most])
+        after = _balance(
+            [(amount + more, most) for amount, more, most in zip(used, self.plain, total, strict=True) if most]
+        )
+        # Go divides towards zero.
+        return MAX_SCORE // 2 + math.trunc((MAX_SCORE // 2 + after - before) / 2)
 
 
 def _left_over(requested: int, capacity: int) -> int:
@@ -119,20 +123,12 @@ def _balance(used: list[tuple[int, int]]) -> int:
     return int((1 - deviation) * MAX_SCORE)
 
 
-def _halved(value: int) -> int:
-    """Divide by two towards zero, as Go does."""
-    return math.trunc(value / 2)
-
-
-# Raw scores are scaled to 0 to 100 (`DefaultNormalizeScore` of kube-scheduler).
-
-
 K = TypeVar("K")
 MAX_SCORE: Final = 100
 
 
 def normalized(raws: Mapping[K, int], *, reverse: bool = False) -> dict[K, int]:
-    """100 times raw over the greatest raw, rounded down; `reverse` takes that from 100."""
+    """Scale raw scores to 0 to 100, rounded down; `reverse` makes the lowest the best (`DefaultNormalizeScore`)."""
     most = max(raws.values(), default=0)
     shares = {name: MAX_SCORE * raw // most if most else 0 for name, raw in raws.items()}
     return {name: MAX_SCORE - share for name, share in shares.items()} if reverse else shares

@@ -1,7 +1,7 @@
-"""Scores the nodes that are left as kube-scheduler's default plug-ins do, and finds those that it may choose.
+"""Scores nodes like the plug-ins of kube-scheduler's default profile.
 
-ImageLocality is left out, whose scores depend on images that a node has already; the plug-in for devices is the
-caller's. Equal totals are a lottery in kube-scheduler: each of the nodes may be chosen.
+ImageLocality is left out, because it depends on the images that nodes already have. The caller provides the scores of
+DynamicResources. kube-scheduler draws among the nodes with the highest total.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NodeTotal:
     Attributes:
         node: its name.
         total: the weighted sum.
-        plugins: each plug-in's score from 0 to 100, before it is weighted; those that have nothing to say are left out.
+        plugins: the unweighted score of each plug-in, 0 to 100; plug-ins that skip the pod are left out.
     """
 
     node: str
@@ -47,10 +47,10 @@ class NodeTotal:
 def totals(
     info: PodInfo, snapshot: Snapshot, feasible: Sequence[NodeInfo], devices: Mapping[str, int], minor: int
 ) -> tuple[NodeTotal, ...]:
-    """The scores of the nodes that are left, in their order; `devices` is the raw score of KEP-4816 by node.
+    """Return the scores of the feasible nodes in their order; `devices` is the raw KEP-4816 score by node.
 
     Raises:
-        DocumentError: a selector of the pod is none.
+        DocumentError: a selector of the pod is invalid.
     """
     tables = _tables(info, snapshot, feasible, minor)
     if devices:
@@ -66,7 +66,7 @@ def totals(
 
 
 def best(scores: Sequence[NodeTotal]) -> tuple[str, ...]:
-    """The nodes with the greatest total, in their order."""
+    """Return the nodes with the highest total, in their order."""
     most = max((score.total for score in scores), default=0)
     return tuple(score.node for score in scores if score.total == most)
 

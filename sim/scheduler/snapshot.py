@@ -1,4 +1,4 @@
-"""Nodes with the pods that are bound to them, as kube-scheduler's snapshot has them."""
+"""Nodes with the pods bound to them, like kube-scheduler's snapshot."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ _ALWAYS: Final = "Always"
 
 
 class HostPort(NamedTuple):
-    """A port of a node that a container takes."""
+    """A host port that a container uses."""
 
     address: str
     protocol: str
     port: int
 
     def conflicts(self, other: HostPort) -> bool:
-        """Return whether both cannot be taken on one node."""
+        """Return whether both cannot be used on one node."""
         same = self.protocol == other.protocol and self.port == other.port
         return same and (self.address == other.address or _ANY_ADDRESS in (self.address, other.address))
 
 
 @dataclass(frozen=True, slots=True)
 class PodInfo:
-    """A pod with what is worked out once of it.
+    """A pod with values that are computed once.
 
     Attributes:
         pod: the pod.
-        requests: what it takes of its node, once bound.
-        non_zero: `cpu` and `memory` as they count when nodes are scored.
+        requests: the resources that it uses on its node.
+        non_zero: its `cpu` and `memory` for scoring.
         terms: its pod affinity.
-        ports: the ports of the node that it takes.
+        ports: the host ports that it uses.
     """
 
     pod: SchedulingPod
@@ -59,21 +59,21 @@ class PodInfo:
 
     @classmethod
     def of(cls, pod: SchedulingPod, minor: int, claims: Iterable[NodeAllocatableClaimStatus] = ()) -> PodInfo:
-        """Work it out for a minor release; `claims` is what the pod's devices stand for (KEP-5517).
+        """Compute the values for a minor release; `claims` are the node resources that its devices map (KEP-5517).
 
         Raises:
-            DocumentError: a selector of the pod is none.
+            DocumentError: a selector of the pod is invalid.
         """
         counting = Counting(minor, status=True)
         claims = tuple(claims)
         exact = pod_requests(pod, counting, claims)
         names = (CPU, MEMORY)
-        # A pod-level request stands for all containers, so that none of them lacks one.
+        # A pod-level request covers all containers, so containers without a request add no default amount.
         missing = {name: NON_ZERO[name] for name in names if not has_pod_level_requests(pod) or name not in exact}
         non_zero = (
             amounts_of(pod_requests(pod, replace(counting, missing=missing), claims)) if missing else amounts_of(exact)
         )
-        # A pod without containers, which no API server takes, asks for nothing.
+        # A pod without containers requests nothing. The API server would reject it.
         cpu, memory = (non_zero.get(name, 0) for name in names)
         return cls(pod, amounts_of(exact), (cpu, memory), PodTerms.of(pod), host_ports(pod))
 
@@ -84,9 +84,9 @@ class NodeInfo:
 
     Attributes:
         node: the node.
-        pods: all that are bound to it and have not ended, by `<namespace>/<name>`.
-        requested: what they take.
-        non_zero: their `cpu` and `memory` as they count when nodes are scored.
+        pods: the bound pods that have not ended, by `<namespace>/<name>`.
+        requested: the resources that they use.
+        non_zero: their `cpu` and `memory` for scoring.
     """
 
     node: SchedulingNode
@@ -113,23 +113,23 @@ class NodeInfo:
 
     @cached_property
     def allocatable(self) -> Amounts:
-        """Return what pods may take."""
+        """Return the allocatable amounts."""
         exact = {name: quantity.value for name, quantity in self.node.status.allocatable.items()}
         pods = exact.get(PODS, 0)
         return {**amounts_of(exact), PODS: int(pods)}
 
     @cached_property
     def ports(self) -> frozenset[HostPort]:
-        """The ports that are taken."""
+        """Return the host ports in use."""
         return frozenset(port for info in self.pods.values() for port in info.ports)
 
     @cached_property
     def with_terms(self) -> tuple[PodInfo, ...]:
-        """The pods with pod affinity of any kind."""
+        """Return the pods with pod affinity or anti-affinity."""
         return tuple(info for info in self.pods.values() if not info.terms.none)
 
     def with_pod(self, info: PodInfo) -> NodeInfo:
-        """The node with one more pod."""
+        """Return the node with one more pod."""
         if info.pod.key in self.pods:
             return self.without(frozenset([info.pod.key])).with_pod(info)
         requested = dict(self.requested)
@@ -137,26 +137,25 @@ class NodeInfo:
             requested[name] = requested.get(name, 0) + amount
         non_zero = (self.non_zero[0] + info.non_zero[0], self.non_zero[1] + info.non_zero[1])
         after = NodeInfo(self.node, {**self.pods, info.pod.key: info}, requested, non_zero)
-        # What only the node decides, and what the pod adds nothing to, need not be found out again.
+        # Fill the cached properties from the old values, which are the same or grow by this pod.
         after.__dict__["allocatable"] = self.allocatable
         after.__dict__["ports"] = self.ports | info.ports if info.ports else self.ports
         after.__dict__["with_terms"] = self.with_terms if info.terms.none else (*self.with_terms, info)
         return after
 
     def without(self, keys: frozenset[str]) -> NodeInfo:
-        """The node without these pods."""
+        """Return the node without these pods."""
         return NodeInfo.of(self.node, (info for key, info in self.pods.items() if key not in keys))
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All nodes, in order, and what is known of the cluster besides.
+    """All nodes in order, and the namespaces, Services and controllers of the cluster.
 
     Attributes:
         nodes: by name.
         namespaces: the labels of namespaces.
-        default_selector: what finds the pods that belong together with a pod, by its Services and its owner; None if
-            there are none.
+        default_selector: returns a selector of the pods with the same Services and controller; None without any.
     """
 
     nodes: VersionedMap[str, NodeInfo]
@@ -165,20 +164,20 @@ class Snapshot:
 
     @cached_property
     def with_terms(self) -> tuple[NodeInfo, ...]:
-        """The nodes with pods that have pod affinity."""
+        """Return the nodes with pods that have pod affinity or anti-affinity."""
         return tuple(info for info in self.nodes.values() if info.with_terms)
 
     def replaced(self, changed: Mapping[str, NodeInfo]) -> Snapshot:
-        """The snapshot with other values for some nodes."""
+        """Return the snapshot with some nodes replaced."""
         after = replace(self, nodes=self.nodes.replaced(changed))
-        # What is known of the other nodes need not be found out again: what-if asks for thousands of snapshots.
+        # Update the cached property instead of recomputing it: what-if questions make thousands of snapshots.
         same = (info for info in self.with_terms if info.name not in changed)
         after.__dict__["with_terms"] = (*same, *(info for info in changed.values() if info.with_terms))
         return after
 
 
 def host_ports(pod: SchedulingPod) -> frozenset[HostPort]:
-    """The ports of the node that the pod takes: of its containers, and of init containers that restart always."""
+    """Return the host ports of the pod's containers and sidecars; other init containers do not reserve any."""
     staying = (container for container in pod.spec.init_containers if container.restart_policy == _ALWAYS)
     return frozenset(
         HostPort(port.host_ip or _ANY_ADDRESS, port.protocol or "TCP", port.host_port)

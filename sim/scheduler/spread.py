@@ -1,8 +1,8 @@
-"""Topology spread: how evenly the pods that belong together lie over zones, nodes or other topologies.
+"""Topology spread: how evenly related pods are distributed over zones, nodes or other topologies.
 
 Source: PodTopologySpread of kube-scheduler, 1.36.4 and 1.37.1 (pkg/scheduler/framework/plugins/podtopologyspread).
-Where thousands of pods are placed one after another, only the node that got the last one has changed, so `SpreadTally`
-keeps its counts. Nodes with the same `SpreadPart` have the same score, which is computed once for all of them.
+`SpreadTally` keeps its counts, because while thousands of pods are placed, only the node of the last one changes. Nodes
+with the same `SpreadPart` have the same score, which is computed once for all of them.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _ZONE: Final = "topology.kubernetes.io/zone"
 _HARD: Final = "DoNotSchedule"
 _SOFT: Final = "ScheduleAnyway"
 _HONOR: Final = "Honor"
-# What holds for pods that have no constraints of their own: the topology, and the skew.
+# The topology key and maxSkew of kube-scheduler's default constraints, for pods without constraints.
 _DEFAULTS: Final = ((HOSTNAME, 3), (_ZONE, 5))
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadConstraint:
-    """One constraint, ready to count.
+    """A validated constraint.
 
     Attributes:
-        topology_key: the label of nodes whose values are spread over.
-        max_skew: how much more a value may have than the least.
-        min_domains: with fewer values the least counts as 0.
-        pods: which pods count.
-        honors_affinity: whether nodes that the pod may not go to by its node affinity are left out.
-        honors_taints: whether nodes are left out whose taints the pod does not tolerate.
+        topology_key: the node label whose values are the domains.
+        max_skew: how many more pods a domain may have than the domain with the fewest.
+        min_domains: with fewer domains, the fewest count as 0.
+        pods: the selector of the pods that count.
+        honors_affinity: whether nodes that the pod's node affinity excludes are left out.
+        honors_taints: whether nodes with taints that the pod does not tolerate are left out.
     """
 
     topology_key: str
@@ -55,23 +55,23 @@ class SpreadConstraint:
 
     @property
     def key(self) -> Hashable:
-        """Return what is equal for constraints that count alike."""
+        """Return a value that is equal for constraints that count the same way."""
         return self.topology_key, self.max_skew, self.pods.key, self.honors_affinity, self.honors_taints
 
     def counts_on(self, pod: SchedulingPod, node: SchedulingNode) -> bool:
-        """Return whether the node is one of those that are spread over."""
+        """Return whether the node's pods count."""
         if self.honors_affinity and not matches_required(pod, node):
             return False
         return not self.honors_taints or untolerated_taint(node, pod.spec.tolerations) is None
 
     def matching(self, pod: SchedulingPod, info: NodeInfo) -> int:
-        """Return how many pods of a node count; those that end do not."""
+        """Return how many pods of a node count; terminating pods do not."""
         if self.pods.everything:
             return 0
         return sum(self.counts(pod, other.pod) for other in info.pods.values())
 
     def counts(self, pod: SchedulingPod, other: SchedulingPod) -> bool:
-        """Return whether another pod counts for the pod, wherever it is."""
+        """Return whether another pod counts for the pod, on whichever node."""
         return (
             other.metadata.namespace == pod.metadata.namespace
             and other.metadata.deletion_timestamp is None
@@ -81,17 +81,17 @@ class SpreadConstraint:
 
 
 class SpreadFilter:
-    """The nodes that the required constraints of a pod leave."""
+    """Filters nodes by the required constraints of a pod."""
 
     def __init__(self, pod: SchedulingPod, snapshot: Snapshot) -> None:
         """Count the pods.
 
         Raises:
-            DocumentError: a selector of the pod is none.
+            DocumentError: a selector of the pod is invalid.
         """
         self._pod = pod
         self._constraints = _constraints(pod, _HARD)
-        keys = [each.topology_key for each in self._constraints]
+        keys = [constraint.topology_key for constraint in self._constraints]
         self._matching: list[dict[str, int]] = [{} for _ in keys]
         if not keys:
             return
@@ -106,11 +106,11 @@ class SpreadFilter:
 
     @property
     def idle(self) -> bool:
-        """Return whether there is no such constraint."""
+        """Return whether the pod has no required constraint."""
         return not self._constraints
 
     def refusal(self, node: SchedulingNode) -> tuple[str, str] | None:
-        """Return the reason and what is behind it; None if the node is left."""
+        """Return the reason and the topology behind it; None if the node passes."""
         for constraint, matching in zip(self._constraints, self._matching, strict=True):
             key = constraint.topology_key
             value = node.metadata.labels.get(key)
@@ -124,33 +124,33 @@ class SpreadFilter:
 
 
 def spread_scores(pod: SchedulingPod, snapshot: Snapshot, feasible: Iterable[NodeInfo]) -> dict[str, int]:
-    """Return the score of each node that the pod fits on, by name; empty if nothing is spread.
+    """Return the score of each node that fits, by name; empty if the pod is not spread.
 
     Raises:
         DocumentError: a selector of the pod is invalid.
     """
-    constraints, own = preferred_spread(pod, snapshot)
+    constraints, sets_constraints = preferred_spread(pod, snapshot)
     if not constraints:
         return {}
-    tally = SpreadTally(pod, constraints, own=own)
+    tally = SpreadTally(pod, constraints, own=sets_constraints)
     # Pods count wherever they run, also on nodes that the new pod does not fit on.
     parts = {info.name: tally.part(info) for info in snapshot.nodes.values()}
     return tally.scores({info.name: (parts[info.name], 1) for info in feasible})
 
 
 def requires_spread(pod: SchedulingPod) -> bool:
-    """Return whether a constraint of the pod keeps it off nodes."""
-    return any(each.when_unsatisfiable == _HARD for each in pod.spec.topology_spread_constraints)
+    """Return whether the pod has a required constraint."""
+    return any(item.when_unsatisfiable == _HARD for item in pod.spec.topology_spread_constraints)
 
 
 def preferred_spread(pod: SchedulingPod, snapshot: Snapshot) -> tuple[tuple[SpreadConstraint, ...], bool]:
-    """The constraints that only weigh, and whether they are the pod's own.
+    """Return the constraints that only affect the score, and whether the pod sets them itself.
 
     Raises:
-        DocumentError: a selector of the pod is none.
+        DocumentError: a selector of the pod is invalid.
     """
-    own = bool(pod.spec.topology_spread_constraints)
-    return (_constraints(pod, _SOFT) if own else _defaults(pod, snapshot)), own
+    sets_constraints = bool(pod.spec.topology_spread_constraints)
+    return (_constraints(pod, _SOFT) if sets_constraints else _defaults(pod, snapshot)), sets_constraints
 
 
 def _constraints(pod: SchedulingPod, action: str) -> tuple[SpreadConstraint, ...]:
@@ -163,14 +163,14 @@ def _constraints(pod: SchedulingPod, action: str) -> tuple[SpreadConstraint, ...
 
 def _constraint(pod: SchedulingPod, constraint: TopologySpreadConstraint, path: str) -> SpreadConstraint:
     labels = pod.metadata.labels
-    # A selector that matches nothing stays so, whatever is added.
-    more = tuple(
+    # Without a selector, no pod matches, and matchLabelKeys do not change that.
+    requirements = tuple(
         NodeSelectorRequirement(key=key, operator="In", values=(labels[key],))
         for key in constraint.match_label_keys
         if key in labels and constraint.label_selector is not None
     )
     try:
-        pods = LabelMatcher(constraint.label_selector, more)
+        pods = LabelMatcher(constraint.label_selector, requirements)
     except DocumentError as error:
         raise DocumentError(str(error), f"{path}.labelSelector") from error
     return SpreadConstraint(
@@ -189,12 +189,12 @@ def _defaults(pod: SchedulingPod, snapshot: Snapshot) -> tuple[SpreadConstraint,
 
 
 class SpreadPart(NamedTuple):
-    """All that a node's score depends on, but for what is counted in whole topologies.
+    """Everything in a node that its score depends on, apart from the sums of whole topologies.
 
     Attributes:
-        ignored: whether the node lacks a label of the pod's own constraints, which no default asks for.
-        places: for each constraint, the number of pods on the node where it is spread over nodes, else the value of the
-            label, None if it has none.
+        ignored: whether the node lacks a label of the pod's own constraints; default constraints do not require any.
+        places: for each constraint, the number of pods on the node if the topology is the hostname, else the value of
+            the label, or None without one.
     """
 
     ignored: bool
@@ -212,7 +212,7 @@ class SpreadTally:
     """The counts for one kind of pod."""
 
     def __init__(self, pod: SchedulingPod, constraints: Sequence[SpreadConstraint], *, own: bool) -> None:
-        """Start without nodes; `own` says whether the pod has written the constraints itself."""
+        """Start without nodes; `own` says whether the pod sets the constraints itself."""
         self._pod = pod
         self._constraints = tuple(constraints)
         self._own = own
@@ -221,7 +221,7 @@ class SpreadTally:
         self._sums: list[dict[str, int]] = [defaultdict(int) for _ in self._constraints]
 
     def part(self, info: NodeInfo) -> SpreadPart:
-        """Count the node as it is now, in place of what was counted of it before, and return its part."""
+        """Replace the node's earlier counts with its current ones and return its part."""
         known = self._nodes.get(info.name)
         if known is not None and known.info is info:
             return known.part
@@ -246,10 +246,10 @@ class SpreadTally:
         return part
 
     def scores(self, parts: Mapping[K, tuple[SpreadPart, int]]) -> dict[K, int]:
-        """Return the score from 0 to 100 of each group of nodes that a pod fits on.
+        """Return the score from 0 to 100 of each group of nodes that fits a pod.
 
         Args:
-            parts: by group, the part that its nodes have in common, and how many nodes there are.
+            parts: for each group, the part that its nodes have in common and the number of nodes.
         """
         scored = [(part, size) for part, size in parts.values() if not part.ignored]
         weights = []
@@ -275,7 +275,7 @@ class SpreadTally:
         return math.floor(score + 0.5)  # Go's math.Round; a score is never negative
 
     def _counted(self, info: NodeInfo) -> tuple[bool, ...]:
-        """Return for each constraint whether the node's pods count in its topology."""
+        """Return for each constraint whether the node's pods count."""
         if self._own and not all(key in info.node.metadata.labels for key in self._keys):
             return (False,) * len(self._keys)
         return tuple(constraint.counts_on(self._pod, info.node) for constraint in self._constraints)
@@ -285,10 +285,10 @@ class SpreadTally:
         if known is None:
             return tuple([constraint.matching(self._pod, info) for constraint in self._constraints])
         before, after = known.info.pods, info.pods
-        came = [each.pod for key, each in after.items() if before.get(key) is not each]
-        # Most often pods only come, which their numbers say.
+        came = [other.pod for key, other in after.items() if before.get(key) is not other]
+        # Usually pods are only added. The lengths show that without a search for removed ones.
         only_came = len(before) + len(came) == len(after)
-        went = [] if only_came else [each.pod for key, each in before.items() if after.get(key) is not each]
+        went = [] if only_came else [other.pod for key, other in before.items() if after.get(key) is not other]
         counts = list(known.counts)
         for number, constraint in enumerate(self._constraints):
             for pod in came:

@@ -1,8 +1,7 @@
-"""Which pods belong together: terms of pod affinity, and, for spread, Services and controllers.
+"""Selects related pods: by terms of pod affinity and, for default spread, by Services and controllers.
 
-Sources: `AffinityTerm` of kube-scheduler's framework, and its `DefaultSelector`: ReplicaSets, StatefulSets,
-ReplicationControllers and Services are read; a pod whose owner is of another kind belongs with the pods of its
-Services alone.
+Sources: `AffinityTerm` of kube-scheduler's framework and its `DefaultSelector`, which reads Services, ReplicaSets,
+StatefulSets and ReplicationControllers. With a controller of another kind, only the Services of a pod count.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 @dataclass(frozen=True, slots=True)
 class AffinityTerm:
-    """One term, ready to match.
+    """A validated term.
 
     Attributes:
-        topology_key: the label of nodes in whose value it counts.
-        weight: of a preferred term; 0 of a required one.
+        topology_key: the node label whose values are the topologies.
+        weight: the weight of a preferred term; 0 for a required one.
     """
 
     topology_key: str
@@ -47,7 +46,7 @@ class AffinityTerm:
     _of_namespaces: LabelMatcher | None
 
     def matches(self, pod: SchedulingPod, namespaces: Namespaces) -> bool:
-        """Return whether the term means the pod."""
+        """Return whether the term selects the pod."""
         namespace = pod.metadata.namespace
         if namespace not in self._namespaces:
             if self._of_namespaces is None:
@@ -59,13 +58,14 @@ class AffinityTerm:
 
 @dataclass(frozen=True, slots=True)
 class PodTerms:
-    """The terms of one pod.
+    """The affinity terms of one pod.
 
     Attributes:
-        affinity: what it requires to be near.
-        anti_affinity: what it requires to be far.
-        preferred: what it prefers to be near.
-        preferred_anti: what it prefers to be far.
+        affinity: required affinity.
+        anti_affinity: required anti-affinity.
+        preferred: preferred affinity.
+        preferred_anti: preferred anti-affinity.
+        none: whether the pod has no term at all.
     """
 
     affinity: tuple[AffinityTerm, ...] = ()
@@ -79,7 +79,7 @@ class PodTerms:
         """Read the terms of a pod.
 
         Raises:
-            DocumentError: a selector has an unknown operator or a wrong number of values.
+            DocumentError: a selector has an unknown operator or a wrong number of values; names the place.
         """
         near, far = pod.spec.affinity.pod_affinity, pod.spec.affinity.pod_anti_affinity
         if near == PodAffinity() and far == PodAffinity():
@@ -93,14 +93,14 @@ class PodTerms:
         )
 
 
-def _required(pod: SchedulingPod, affinity: PodAffinity, what: str) -> tuple[AffinityTerm, ...]:
-    path = f"spec.affinity.{what}.requiredDuringSchedulingIgnoredDuringExecution"
+def _required(pod: SchedulingPod, affinity: PodAffinity, field: str) -> tuple[AffinityTerm, ...]:
+    path = f"spec.affinity.{field}.requiredDuringSchedulingIgnoredDuringExecution"
     terms = affinity.required_during_scheduling_ignored_during_execution
     return tuple(_term(pod, term, 0, f"{path}[{index}]") for index, term in enumerate(terms))
 
 
-def _preferred(pod: SchedulingPod, affinity: PodAffinity, what: str) -> tuple[AffinityTerm, ...]:
-    path = f"spec.affinity.{what}.preferredDuringSchedulingIgnoredDuringExecution"
+def _preferred(pod: SchedulingPod, affinity: PodAffinity, field: str) -> tuple[AffinityTerm, ...]:
+    path = f"spec.affinity.{field}.preferredDuringSchedulingIgnoredDuringExecution"
     terms: Iterable[WeightedPodAffinityTerm] = affinity.preferred_during_scheduling_ignored_during_execution
     return tuple(
         _term(pod, term.pod_affinity_term, term.weight, f"{path}[{index}].podAffinityTerm")
@@ -109,9 +109,9 @@ def _preferred(pod: SchedulingPod, affinity: PodAffinity, what: str) -> tuple[Af
 
 
 def _term(pod: SchedulingPod, term: PodAffinityTerm, weight: int, path: str) -> AffinityTerm:
-    # A pod's own namespace counts only where neither names nor a selector are given; an empty selector means all.
-    own = not term.namespaces and term.namespace_selector is None
-    names = frozenset([pod.metadata.namespace] if own else term.namespaces)
+    # Without names and selector, a term applies to the pod's own namespace. An empty selector means all namespaces.
+    by_default = not term.namespaces and term.namespace_selector is None
+    names = frozenset([pod.metadata.namespace] if by_default else term.namespaces)
     try:
         pods = LabelMatcher(term.label_selector, _label_keys(pod, term))
         namespaces = LabelMatcher(term.namespace_selector) if term.namespace_selector is not None else None
@@ -121,7 +121,7 @@ def _term(pod: SchedulingPod, term: PodAffinityTerm, weight: int, path: str) -> 
 
 
 def _label_keys(pod: SchedulingPod, term: PodAffinityTerm) -> tuple[NodeSelectorRequirement, ...]:
-    """Return what the API server adds to the selector for matchLabelKeys and mismatchLabelKeys of a new pod."""
+    """Return what the API server adds to the selector of a new pod for matchLabelKeys and mismatchLabelKeys."""
     if term.label_selector is None:
         return ()
     labels = pod.metadata.labels
@@ -166,17 +166,17 @@ _KINDS: Final[Mapping[str, str]] = {"ReplicationController": "v1", "ReplicaSet":
 
 
 class Owners:
-    """The Services and owners of a dump.
+    """The Services and controllers of a dump.
 
     Attributes:
         kinds: the kinds that were among the documents.
     """
 
     def __init__(self, sources: Iterable[SourceDocument]) -> None:
-        """Read them.
+        """Read the documents; other kinds are ignored.
 
         Raises:
-            DocumentError: one does not decode; says where.
+            DocumentError: a document does not decode; names the place.
         """
         self.kinds: set[str] = set()
         self._services: dict[str, list[Mapping[str, str]]] = defaultdict(list)
@@ -190,14 +190,14 @@ class Owners:
                     raise DocumentError(f"{source.place}: {error}") from error
 
     def selector(self, pod: SchedulingPod) -> LabelMatcher | None:
-        """Return what finds the pods that belong together with the pod; None if nothing says so."""
+        """Return a selector of the pods to spread the pod with; None without a Service or controller."""
         labels: dict[str, str] = {}
         for service in self._services.get(pod.metadata.namespace, ()):
             if service.items() <= pod.metadata.labels.items():
                 labels.update(service)
         owner = _controller(pod)
-        found = self._owners.get((pod.metadata.namespace, owner.kind, owner.name)) if owner is not None else None
-        selector = found or LabelSelector()
+        of_owner = self._owners.get((pod.metadata.namespace, owner.kind, owner.name)) if owner is not None else None
+        selector = of_owner or LabelSelector()
         merged = {**selector.match_labels, **labels}
         matcher = LabelMatcher(LabelSelector(match_labels=merged, match_expressions=selector.match_expressions))
         return None if matcher.everything else matcher
@@ -218,5 +218,5 @@ class Owners:
 
 
 def _controller(pod: SchedulingPod) -> OwnerReference | None:
-    owner = next((each for each in pod.metadata.owner_references if each.controller), None)
+    owner = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
     return owner if owner is not None and _KINDS.get(owner.kind) == owner.api_version else None

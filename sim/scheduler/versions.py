@@ -1,10 +1,9 @@
-"""An immutable mapping whose versions share one dictionary.
+"""An immutable mapping with cheap modified versions: all versions share one dictionary.
 
-What-if questions create thousands of clusters, each of which differs from another one in a node. A new version stores
-only its differences from the version that it was made from. The version that was read last has the dictionary: reading
-another version moves the dictionary there, and reverses the differences on the way (H. Baker, "Shallow Binding Makes
-Functional Arrays Fast", 1991). So the version in use is as fast as a dictionary, and a switch to another one costs the
-differences between the two. Not for use by several threads.
+What-if questions need thousands of clusters that differ in one node. A new version stores only its differences from the
+version it was made from. The version that was accessed last has the dictionary; accessing another one moves it there
+and reverses the differences on the way (H. Baker, "Shallow Binding Makes Functional Arrays Fast", 1991). The newest
+version is as fast as a dictionary; any other costs its distance once. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -16,34 +15,34 @@ K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 
-# Stands for the value of a key that a version lacks.
+# The value of a key that a version lacks.
 _GONE: Final[Any] = object()
 
 
 class VersionedMap(Mapping[K, V]):
     """One version; equal to a dictionary with the same entries.
 
-    Entries are in the order in which their keys first appeared in any version.
+    Entries are in the order in which their keys were first added to any version.
 
     Attributes:
-        held: the dictionary, or the differences from a version that is nearer to it.
+        content: the dictionary, or the difference from a version that is nearer to it.
     """
 
-    __slots__ = ("_length", "held")
+    __slots__ = ("_length", "content")
 
     def __init__(self, entries: Mapping[K, V] | Iterable[tuple[K, V]] = ()) -> None:
-        """Create the first version of a new mapping."""
-        self.held: dict[K, Any] | _Difference[K, V] = dict(entries)
-        self._length = len(self.held)
+        """Make the first version of a new mapping."""
+        self.content: dict[K, Any] | _Difference[K, V] = dict(entries)
+        self._length = len(self.content)
 
     def replaced(
         self, changed: Mapping[K, V] | Iterable[tuple[K, V]] = (), without: Iterable[K] = ()
     ) -> VersionedMap[K, V]:
-        """Return the next version, with some keys changed or added and others removed."""
+        """Return a version with some keys set to new values and some keys removed."""
         after, entries = dict(changed), self._dictionary()
         gone = [key for key in without if entries.get(key, _GONE) is not _GONE]
         new: VersionedMap[K, V] = VersionedMap()
-        new.held = _Difference(self, (*((key, _GONE) for key in gone), *after.items()))
+        new.content = _Difference(self, (*((key, _GONE) for key in gone), *after.items()))
         new._length = self._length - len(gone) + sum(entries.get(key, _GONE) is _GONE for key in after)
         return new
 
@@ -51,27 +50,27 @@ class VersionedMap(Mapping[K, V]):
         """Return keys that may differ between this version and another one; None if they have no common origin."""
         self._dictionary()
         keys: set[K] = set()
-        while not isinstance(held := other.held, dict):
-            keys.update(key for key, _ in held.changes)
-            other = held.towards
+        while not isinstance(content := other.content, dict):
+            keys.update(key for key, _ in content.changes)
+            other = content.base
         return frozenset(keys) if other is self else None
 
     def _dictionary(self) -> dict[K, Any]:
-        """Move the dictionary to this version, and return it; it is valid until another version is read."""
+        """Move the dictionary to this version, where it stays until another version is accessed."""
         path = []
         version: VersionedMap[K, V] = self
-        while not isinstance(held := version.held, dict):
-            path.append((version, held.changes))
-            version = held.towards
+        while not isinstance(content := version.content, dict):
+            path.append((version, content.changes))
+            version = content.base
         for nearer, changes in reversed(path):
-            version.held = _Difference(nearer, tuple([(key, held.get(key, _GONE)) for key, _ in changes]))
-            held.update(changes)
-            nearer.held = held
+            version.content = _Difference(nearer, tuple([(key, content.get(key, _GONE)) for key, _ in changes]))
+            content.update(changes)
+            nearer.content = content
             version = nearer
-        return held
+        return content
 
     def __getitem__(self, key: K) -> V:
-        value: Any = self._dictionary()[key]
+        value = self._dictionary()[key]
         if value is _GONE:
             raise KeyError(key)
         return cast("V", value)
@@ -83,15 +82,15 @@ class VersionedMap(Mapping[K, V]):
     def get(self, key: K, /, default: V | T) -> V | T: ...
 
     def get(self, key: K, /, default: V | T | None = None) -> V | T | None:
-        """Return the value of a key, else the default."""
-        value: Any = (self.held if isinstance(self.held, dict) else self._dictionary()).get(key, _GONE)
+        """Return the value of a key, or the default."""
+        value: Any = (self.content if isinstance(self.content, dict) else self._dictionary()).get(key, _GONE)
         return default if value is _GONE else value
 
     def __contains__(self, key: object) -> bool:
         entries: dict[Any, Any] = self._dictionary()
         return entries.get(key, _GONE) is not _GONE
 
-    # A copy, because the caller may read another version during the loop, which moves the dictionary.
+    # Iteration uses a copy, because an access to another version meanwhile would move and change the dictionary.
     def __iter__(self) -> Iterator[K]:
         return iter(self._copied())
 
@@ -114,7 +113,7 @@ class VersionedMap(Mapping[K, V]):
 
 
 class _Difference(NamedTuple, Generic[K, V]):
-    """How a version differs from another one, which is nearer to the dictionary."""
+    """The changed entries of a version since `base`, which is nearer to the dictionary."""
 
-    towards: VersionedMap[K, V]
+    base: VersionedMap[K, V]
     changes: tuple[tuple[K, V], ...]

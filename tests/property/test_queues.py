@@ -187,7 +187,7 @@ def test_the_search_does_what_the_kep_says(
         setup.pending[0],
         SearchState(({"gpu": last},), 0, 0),
         lambda _, of, __: Simulation(answers[of.flavor]),
-        now=Moment(0, 1),
+        moment=Moment(0, 1),
     )
     start = last + 1
     best, ended = None, len(names) - 1

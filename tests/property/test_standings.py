@@ -76,7 +76,7 @@ def test_groups_of_nodes_choose_as_looking_at_every_node_does(seed: int) -> None
                 dump.slices, dump.classes, features, new_share_id=lambda: "share", rules=dump.rules, claims=claims
             )
         )
-        for claims in (dump.asked, None)
+        for claims in (dump.device_claims, None)
     )
     states = [ClusterState.of(dump, features)]
     for number, pod in enumerate([*dump.waiting] * 3):

@@ -301,7 +301,7 @@ def test_gates_that_are_off_change_which_devices_can_be_had() -> None:
         ("1.37", "DRADeviceTaints=maybe", "maybe"),
         ("1.37", "DRAPrioritizedList=false", "DRAPrioritizedList is locked to true in Kubernetes 1.37"),
         ("1.36", "DRADerivedAttributes=true", '"DRADerivedAttributes" is unknown to Kubernetes 1.36'),
-        ("1.37", "DRAResourcePoolStatus=true", "what it changes is not simulated"),
+        ("1.37", "DRAResourcePoolStatus=true", "its effect is not simulated"),
         ("1.37", "DRAConsumableCapacity=false", "DRAFractionalCapacityRange of Kubernetes 1.37 needs DRAConsumable"),
         ("1.36", "DRAResourceClaimDeviceStatus=false", "DRADeviceBindingConditions of Kubernetes 1.36 needs"),
         ("1.34", "DRAConsumableCapacity=true", "alpha feature gate DRAConsumableCapacity of Kubernetes 1.34 is not"),
@@ -316,7 +316,7 @@ def test_a_feature_gate_that_the_release_does_not_let_change_is_refused(
 
 @pytest.mark.parametrize("name", ["1.33", "1.40", "1", "latest", "1.37.x", "v1.37"])
 def test_a_release_that_is_not_simulated_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="is not simulated; there are"):
+    with pytest.raises(UsageError, match="is not simulated; choose"):
         release(name)
 
 

@@ -210,7 +210,7 @@ def _three() -> Setup:
 def test_the_next_attempt_starts_after_the_last_flavor_tried(last: int | None, taken: str, tried: int) -> None:
     setup = _three()
     state = None if last is None else SearchState(({"cpu": last},), generation=3, cycle=6)
-    assignment, after = assign(setup.queues, setup.usage, setup.pending[0], state, _never, now=Moment(3, 7))
+    assignment, after = assign(setup.queues, setup.usage, setup.pending[0], state, _never, moment=Moment(3, 7))
     assert _taken(assignment) == [{"cpu": taken}]
     assert after.tried == ({"cpu": tried},)
 
@@ -228,15 +228,15 @@ AGES: list[tuple[int, int, int, bool]] = [
 @pytest.mark.parametrize(("then", "now", "passed", "counts"), AGES)
 def test_a_generation_that_has_grown_resets_the_search(then: int, now: int, passed: int, counts: bool) -> None:  # noqa: FBT001 - a case
     setup = _three()
-    first, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never, now=Moment(then, 5))
-    second, _ = assign(setup.queues, setup.usage, setup.pending[0], state, _never, now=Moment(now, 5 + passed))
+    first, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never, moment=Moment(then, 5))
+    second, _ = assign(setup.queues, setup.usage, setup.pending[0], state, _never, moment=Moment(now, 5 + passed))
     assert _taken(first) == [{"cpu": "one"}]
     assert _taken(second) == [{"cpu": "two" if counts else "one"}]
 
 
 def test_another_shape_resets_the_search_even_in_the_next_cycle() -> None:
     setup = _three()
-    _, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never, now=Moment(1, 5))
+    _, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never, moment=Moment(1, 5))
     other = _setup(cluster_queue("q", group(["cpu"], one=[4])), workload("new", "door", pod_set(cpu=2))).pending[0]
     assert still_valid(state, setup.pending[0], Moment(1, 6))
     assert not still_valid(state, other, Moment(1, 6))

@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "a version that is neither": (
         [document("ClusterQueue", "bad", {}, "kueue.x-k8s.io/v1alpha1")],
         "apiVersion",
-        'read as v1beta1 and v1beta2, not as "v1alpha1"',
+        'supported as v1beta1 and v1beta2, not as "v1alpha1"',
     ),
     "a cohort that is its own parent": (
         [cohort("a", parent="a")],
@@ -177,7 +177,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "a priority class without its number": (
         [document("Workload", "w", {"queueName": "door", "priorityClassRef": {"name": "high"}})],
         "spec.priority",
-        'no document defines the WorkloadPriorityClass or PriorityClass "high"; add it, or write the number here',
+        'no document defines the WorkloadPriorityClass or PriorityClass "high"; add it, or set the number here',
     ),
     "an admitted workload in a queue that nothing defines": (
         [admitted("w", "nope", {"cpu": "f"}, {"cpu": 1})],

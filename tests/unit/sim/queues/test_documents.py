@@ -101,7 +101,7 @@ def test_a_workload_whose_class_no_document_has_is_refused() -> None:
 @pytest.mark.parametrize(
     ("selector", "documents", "why"),
     [
-        (None, [], "ClusterQueue q has no namespaceSelector, so it admits no workloads; {} admits all"),
+        (None, [], "ClusterQueue q has no namespaceSelector, so it admits no workloads; set it to {} to admit all"),
         ({"matchLabels": {"team": "vision"}}, [], "does not match the namespace default, whose labels are unknown"),
         ({"matchLabels": {"team": "speech"}}, [NAMESPACE], "does not match the namespace default"),
         (
@@ -154,7 +154,7 @@ def test_what_is_not_simulated_is_said_for_the_object_that_has_it() -> None:
             "spec.fairSharing is not simulated: preemption and order go by priority alone",
             "spec.podSets[0].topologyRequest.required is not simulated",
             "objects of this kind are not simulated",
-            "it has the label kueue.x-k8s.io/queue-name, but only Jobs and Workloads are admitted here",
+            "it has the label kueue.x-k8s.io/queue-name, but only admission of Jobs and Workloads is simulated",
             "waitForPodsReady is not simulated",
         ],
         strict=True,

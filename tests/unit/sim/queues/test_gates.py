@@ -61,8 +61,8 @@ def test_a_workload_that_waits_again_asks_for_what_has_not_ended() -> None:
 @pytest.mark.parametrize(
     ("ended", "message"),
     [
-        ([{"name": "nope", "count": 1}], '"nope" is not a pod set of the workload; there are main'),
-        ([{"name": "main", "count": 1}, {"name": "main", "count": 1}], '"main" stands twice'),
+        ([{"name": "nope", "count": 1}], '"nope" is not a pod set of the workload; it has main'),
+        ([{"name": "main", "count": 1}, {"name": "main", "count": 1}], '"main" is listed twice'),
         ([{"name": "main", "count": -1}], "-1 is below 0"),
     ],
 )

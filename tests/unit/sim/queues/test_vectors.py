@@ -138,7 +138,7 @@ def _decide(scenario: Mapping[str, Any]) -> tuple[QueueDecision, Recorded]:
         _last(scenario),
         oracle,
         targets=lambda _: recorded,
-        now=_now(scenario),
+        moment=_now(scenario),
     )
     return decision, oracle
 
@@ -277,7 +277,7 @@ def test_the_workloads_preempted_for_the_whole_assignment_are_those_of_kueue(sce
         _last(scenario),
         preemptor.simulate,
         targets=lambda found: preemptor.targets(workload, found.contested, found.usage),
-        now=_now(scenario),
+        moment=_now(scenario),
     )
     assert [item.workload.label for item in decision.targets] == scenario["expected"]["preemptionTargets"]
     assert _flavors(decision.assignment) == [item["flavors"] for item in scenario["expected"]["podSets"]]

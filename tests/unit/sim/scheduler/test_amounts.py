@@ -36,14 +36,14 @@ def container(requests: dict[str, str] | None = None, limits: dict[str, str] | N
         ({}, {"memory": "-1Gi"}, [f"{CONTAINER}.limits[memory]: -1Gi is below 0"]),
         ({"cpu": "2"}, {"cpu": "1500m"}, [f"{CONTAINER}.requests[cpu]: 2 is more than the limit of 1500m"]),
         ({"example.com/gpu": "1.5"}, {"example.com/gpu": "1.5"}, ["is not a whole number", "is not a whole number"]),
-        ({"example.com/gpu": "1"}, {}, [f"{CONTAINER}.limits: a limit of example.com/gpu is required"]),
-        ({"example.com/gpu": "1"}, {"example.com/gpu": "2"}, ["1 differs from the limit of 2"]),
+        ({"example.com/gpu": "1"}, {}, [f"{CONTAINER}.limits: a limit for example.com/gpu is required"]),
+        ({"example.com/gpu": "1"}, {"example.com/gpu": "2"}, ["1 has to be equal to the limit of 2"]),
         ({"gpu": "1"}, {"gpu": "1"}, ['"gpu" is not a resource of containers'] * 2),
         ({"cpu!": "1"}, {}, ['"cpu!" is not the name of a resource']),
         ({"requests.example.com/gpu": "1"}, {}, ["is not the name of an extended resource"]),
-        ({"hugepages-2Mi": "3Mi", "cpu": "1"}, {"hugepages-2Mi": "3Mi"}, ["3Mi is not a multiple of"] * 2),
-        ({}, {"hugepages-2Mi": "4Mi"}, [f"{CONTAINER}: huge pages need a request or a limit of cpu or memory"]),
-        ({"hugepages-odd": "4Mi", "cpu": "1"}, {}, ["a limit of hugepages-odd is required", "is not a multiple"]),
+        ({"hugepages-2Mi": "3Mi", "cpu": "1"}, {"hugepages-2Mi": "3Mi"}, ["3Mi is not a multiple of the page size"] * 2),
+        ({}, {"hugepages-2Mi": "4Mi"}, [f"{CONTAINER}: huge pages also need a request or a limit of cpu or memory"]),
+        ({"hugepages-odd": "4Mi", "cpu": "1"}, {}, ["a limit for hugepages-odd is required", "is not a multiple"]),
     ],
 )
 def test_amounts_of_a_container_are_refused(
@@ -72,7 +72,7 @@ def test_amounts_that_a_cluster_takes_pass() -> None:
 
 def test_amounts_of_init_containers_overhead_and_whole_pods_are_looked_at_too() -> None:
     whole = {"limits": {"example.com/gpu": "-1"}}
-    only = '"example.com/gpu" cannot be asked for a whole pod; only cpu, memory and huge pages can'
+    only = '"example.com/gpu" is not supported at pod level; only cpu, memory and huge pages are'
     assert errors(initContainers=container({"cpu": "-2"}), overhead={"memory": "-1"}, resources=whole) == [
         "spec.initContainers[0].resources.requests[cpu]: -2 is below 0",
         f"spec.resources.limits[example.com/gpu]: {only}",
