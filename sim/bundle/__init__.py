@@ -1,1 +1,1 @@
-"""Ready-made claims for devices that belong together: those of a NUMA node, half a socket, a GPU with its share."""
+"""Claim templates for devices that belong together: of a NUMA node, of half a socket, or of a GPU with its share."""

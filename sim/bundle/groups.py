@@ -1,6 +1,6 @@
-"""Finds devices that belong together: on one node and of one value of an attribute, such as the NUMA node.
+"""Finds devices that belong together: on the same node, with the same value of an attribute such as the NUMA node.
 
-Devices are told apart by what a claim would ask for: their driver, and attributes such as the size of huge pages.
+Kinds of devices differ in what a claim would request: the driver, and attributes such as the size of huge pages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dranode.sim.allocator.constraints import attribute_value, attribute_values,
 from dranode.sim.allocator.pools import Candidate
 from dranode.sim.allocator.state import PoolID
 
-# Attributes, without their domain, whose values make devices of one driver different things to ask for.
+# Attributes, without their domain, that distinguish the kinds of devices of a driver.
 _MARKS: Final = ("type", "productName", "profile", "hugeTLB", "pageSize")
 _SLUG: Final = re.compile(r"[^a-z0-9]+", re.ASCII)
 _MAX_NAME: Final = 63
@@ -32,10 +32,10 @@ class DeviceKind:
 
     Attributes:
         driver: the driver.
-        marks: qualified attribute names with the CEL literal of their values, those that the devices have.
-        capacity: the capacity that claims share a device by, as it is published, since until 1.37 requests have to name
-            it so; empty where they take the device whole.
-        name: for people and for a DeviceClass: the driver, with the values that tell its kinds apart.
+        marks: the distinguishing attributes: qualified names with the CEL literals of their values.
+        capacity: the capacity by which claims share a device, with its published name, which requests need until 1.37;
+            empty if claims take whole devices.
+        name: the driver with the values that distinguish its kinds, for people and for a DeviceClass.
     """
 
     driver: str
@@ -51,18 +51,18 @@ class DeviceKind:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAmount:
-    """The part of its kind that a device has, and the amounts that may be asked of it.
+    """The amount that a device has, and the amounts that may be requested.
 
     Attributes:
         value: 1 for a whole device, else the capacity.
-        policy: which amounts of the capacity may be asked for; None for all whole ones.
+        policy: the amounts of the capacity that may be requested; None for all whole numbers.
     """
 
     value: Fraction
     policy: CapacityRequestPolicy | None = None
 
     def rounded(self, limit: Fraction) -> Fraction:
-        """Return the largest amount up to `limit` that may be asked for; 0 if there is none."""
+        """Return the largest amount up to `limit` that may be requested; 0 if there is none."""
         most = Fraction(int(min(limit, self.value)))
         policy = self.policy
         if policy is not None and policy.valid_range is not None:
@@ -73,9 +73,8 @@ class DeviceAmount:
             step = Fraction(bounds.step.value) if bounds.step is not None else Fraction(1)
             return least + (most - least) // step * step if most >= least else Fraction(0)
         if policy is not None and policy.valid_values:
-            return max(
-                (value for each in policy.valid_values if (value := Fraction(each.value)) <= most), default=Fraction(0)
-            )
+            values = [Fraction(allowed.value) for allowed in policy.valid_values]
+            return max((value for value in values if value <= most), default=Fraction(0))
         return most
 
 
@@ -83,13 +82,13 @@ class Kinds:
     """The kinds of a fleet's devices, in order."""
 
     def __init__(self, candidates: Iterable[Candidate], names: Mapping[DeviceKind, str] = MappingProxyType({})) -> None:
-        """Find the kinds; a value that all kinds of a driver have is not in their names. Some have `names` already."""
-        # Devices of one content are of one kind.
+        """Find the kinds; values that all kinds of a driver share are not in their names, and `names` has priority."""
+        # Devices with the same content are of the same kind.
         contents = {candidate.content.number: candidate for candidate in candidates}
-        found = {number: _kind(candidate) for number, candidate in contents.items()}
-        distinct = sorted(set(found.values()))
+        kinds = {number: _kind(candidate) for number, candidate in contents.items()}
+        distinct = sorted(set(kinds.values()))
         names = {kind: names.get(kind) or _name(kind, distinct) for kind in distinct}
-        self._by_content = {number: replace(kind, name=names[kind]) for number, kind in found.items()}
+        self._by_content = {number: replace(kind, name=names[kind]) for number, kind in kinds.items()}
 
     def __iter__(self) -> Iterator[DeviceKind]:
         return iter(sorted(set(self._by_content.values())))
@@ -100,7 +99,7 @@ class Kinds:
 
 
 def amount_of(device: Device, kind: DeviceKind) -> DeviceAmount:
-    """Return what the device has of its kind."""
+    """Return the amount that the device has of its kind."""
     if not kind.capacity:
         return DeviceAmount(Fraction(1))
     (capacity,) = device.capacity.values()
@@ -108,21 +107,21 @@ def amount_of(device: Device, kind: DeviceKind) -> DeviceAmount:
 
 
 def quantity(amount: Fraction) -> Quantity:
-    """Return a whole amount as Kubernetes writes it: in binary units from 1Ki on, where that is shorter."""
+    """Return a whole amount as a quantity, in binary units if it is a multiple of 1Ki."""
     binary = Quantity.binary(int(amount))
     return binary if binary.text[-1].isalpha() else Quantity(int(amount))
 
 
 def selector_of(kind: DeviceKind, others: Iterable[DeviceKind]) -> str:
-    """Return the CEL expression that selects the devices of a kind and those of no other kind of its driver."""
-    own = dict(kind.marks)
-    theirs = {name for other in others if other.driver == kind.driver for name, _ in other.marks}
+    """Return the CEL expression that selects the devices of a kind, and of no other kind of its driver."""
+    values = dict(kind.marks)
+    all_names = {name for sibling in others if sibling.driver == kind.driver for name, _ in sibling.marks}
     parts = [f"device.driver == {json.dumps(kind.driver)}"]
-    for name in sorted(theirs | own.keys()):
+    for name in sorted(all_names | values.keys()):
         domain, _, identifier = name.rpartition("/")
         attributes = f"device.attributes[{json.dumps(domain)}]"
-        there = f"{json.dumps(identifier)} in {attributes}"
-        parts.append(f"{there} && {attributes}.{identifier} == {own[name]}" if name in own else f"!({there})")
+        present = f"{json.dumps(identifier)} in {attributes}"
+        parts.append(f"{present} && {attributes}.{identifier} == {values[name]}" if name in values else f"!({present})")
     return " && ".join(parts)
 
 
@@ -134,13 +133,13 @@ def _kind(candidate: Candidate) -> DeviceKind:
         value = attribute_value(attribute)
         if identifier in _MARKS and value is not None and value[0] != "version" and domain in ("", driver):
             marks.append((name if slash else f"{driver}/{name}", json.dumps(value[1])))
-    # By several capacities a request can ask for a part of each, so for none that could be named here.
+    # With several capacities, no single one describes what a request takes, so the device counts as a whole.
     shared = device.allow_multiple_allocations and len(device.capacity) == 1
     return DeviceKind(driver, tuple(sorted(marks)), next(iter(device.capacity)) if shared else "")
 
 
 def _name(kind: DeviceKind, kinds: Iterable[DeviceKind]) -> str:
-    siblings = [set(each.marks) for each in kinds if each.driver == kind.driver]
+    siblings = [set(item.marks) for item in kinds if item.driver == kind.driver]
     common = set.intersection(*siblings)
     values = (_words(name, literal) for name, literal in kind.marks if (name, literal) not in common)
     return "-".join((kind.driver, *filter(None, values)))[:_MAX_NAME].rstrip("-.")
@@ -163,9 +162,9 @@ class BundledDevice:
 
     Attributes:
         pool: its pool.
-        device: as it is published.
-        kind: what a request for it asks for.
-        amount: what it has of that.
+        device: the published device.
+        kind: its kind.
+        amount: the amount it has of its kind.
     """
 
     pool: PoolID
@@ -175,7 +174,7 @@ class BundledDevice:
 
     @classmethod
     def of(cls, candidate: Candidate, kinds: Kinds) -> BundledDevice:
-        """Return a device that is published."""
+        """Return the bundled device of a candidate."""
         kind = kinds.of(candidate)
         return cls(candidate.pool, candidate.device, kind, amount_of(candidate.device, kind))
 
@@ -185,24 +184,24 @@ class BundledDevice:
         return (self.pool.driver, self.pool.pool, self.device.name)
 
     def values(self, attribute: str) -> frozenset[object]:
-        """Return the values of an attribute; none if the device does not have it, or says that it is not known.
+        """Return the values of an attribute; empty if the device lacks it, or if its value means unknown.
 
-        The kernel says -1 for a NUMA node or a socket that it does not know, and some drivers publish it as it stands.
+        The kernel reports an unknown NUMA node or socket as -1, and some drivers publish this number.
         """
-        found = lookup(self.device, self.pool.driver, attribute)
-        values = attribute_values(found) if found is not None else None
-        return frozenset(filter(_says, values[1])) if values is not None else frozenset()
+        published = lookup(self.device, self.pool.driver, attribute)
+        values = attribute_values(published) if published is not None else None
+        return frozenset(filter(_is_known, values[1])) if values is not None else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """All devices of a node that share one value of an attribute, and are in no other bundle.
+    """All devices of a node with the same value of an attribute that are in no other bundle.
 
     Attributes:
         node: the node.
         attribute: the qualified name of the attribute.
         value: its value.
-        devices: those that have it.
+        devices: the devices with this value.
     """
 
     node: str
@@ -211,39 +210,39 @@ class Bundle:
     devices: tuple[BundledDevice, ...]
 
     def amounts(self) -> dict[DeviceKind, Fraction]:
-        """Return what the bundle has of each kind."""
+        """Return the amount of each kind."""
         amounts: dict[DeviceKind, Fraction] = {}
-        for each in self.devices:
-            amounts[each.kind] = amounts.get(each.kind, Fraction(0)) + each.amount.value
+        for device in self.devices:
+            amounts[device.kind] = amounts.get(device.kind, Fraction(0)) + device.amount.value
         return amounts
 
 
 def bundles(node: str, devices: Iterable[BundledDevice], attribute: str) -> Iterator[Bundle]:
-    """Yield the bundles of a node, in the order of their values; devices without the attribute are in none.
+    """Yield the bundles of a node, sorted by their values; devices without the attribute are in none.
 
-    Where a device has several values (KEP-6072), the largest bundle is made first and takes it.
+    A device with several values (KEP-6072) goes into the largest bundle.
     """
-    found: list[Bundle] = []
-    left = {each.name: (each, each.values(attribute)) for each in devices}
+    made: list[Bundle] = []
+    remaining = {device.name: (device, device.values(attribute)) for device in devices}
     while True:
-        counts = Counter(value for _, values in left.values() for value in values)
+        counts = Counter(value for _, values in remaining.values() for value in values)
         if not counts:
             break
-        value = min(counts, key=lambda one: (-counts[one], _order(one)))
-        taken = tuple(each for each, values in left.values() if value in values)
-        found.append(Bundle(node, attribute, value, taken))
-        for each in taken:
-            del left[each.name]
-    yield from sorted(found, key=lambda bundle: _order(bundle.value))
+        largest = min(counts, key=lambda value: (-counts[value], _order(value)))
+        members = tuple(device for device, values in remaining.values() if largest in values)
+        made.append(Bundle(node, attribute, largest, members))
+        for device in members:
+            del remaining[device.name]
+    yield from sorted(made, key=lambda bundle: _order(bundle.value))
 
 
 def shared_values(devices: Sequence[BundledDevice], attribute: str) -> frozenset[object]:
-    """Return the values that all the devices have."""
-    values = [each.values(attribute) for each in devices]
+    """Return the values that all devices have."""
+    values = [device.values(attribute) for device in devices]
     return frozenset.intersection(*values) if values else frozenset()
 
 
-def _says(value: object) -> bool:
+def _is_known(value: object) -> bool:
     return value >= 0 if isinstance(value, int) else value != ""
 
 

@@ -1,7 +1,7 @@
-"""Makes the offers for a fleet: its bundles, and a claim template for each shape of them, proved on the fleet.
+"""Makes the offers for a fleet: its bundles, and a claim template for each shape, proved on the fleet.
 
-To prove a shape, the allocator gives its claims until no more fit, and what each got is looked at. Devices that do not
-say where they are are reported, so that nothing can be said to be aligned with them.
+To prove a shape, its claims are allocated until no more fit, and the devices of each are checked. Devices that do not
+report their location are noted, because nothing can be aligned with them.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
 from dranode.sim.fit.allocating import allocate_in_turn
 
 _PCI_ADDRESS: Final = "pciBusID"
-# So many devices of a kind are named, the others counted.
+# How many devices of a kind are named; the others are counted.
 _MOST_NAMED: Final = 4
 
 
 def unplaced_notes(devices: Mapping[str, Sequence[BundledDevice]], single: frozenset[str]) -> Iterator[str]:
-    """Yield a sentence for the devices of each kind that are in no bundle, since they do not say where they are.
+    """Yield a sentence for each kind with devices that are in no bundle, because they do not report their location.
 
     Args:
-        devices: those of each node.
-        single: the nodes that have one NUMA node only, where nothing can be far from anything.
+        devices: the devices of each node.
+        single: the nodes with a single NUMA node, where all devices are near each other.
     """
     doubtful: dict[DeviceKind, list[str]] = {}
     near: dict[DeviceKind, list[str]] = {}
     rootless: dict[DeviceKind, list[str]] = {}
-    for node, its in devices.items():
-        for each in its:
-            name = f"{node}/{each.device.name}"
-            if not each.values(NUMA_NODE):
-                (near if node in single else doubtful).setdefault(each.kind, []).append(name)
-            if _on_pci(each) and not each.values(PCIE_ROOT):
-                rootless.setdefault(each.kind, []).append(name)
+    for node, of_node in devices.items():
+        for device in of_node:
+            name = f"{node}/{device.device.name}"
+            if not device.values(NUMA_NODE):
+                (near if node in single else doubtful).setdefault(device.kind, []).append(name)
+            if _on_pci(device) and not device.values(PCIE_ROOT):
+                rootless.setdefault(device.kind, []).append(name)
     for kind, names in sorted(doubtful.items()):
         words = _Words.of(names, kind)
         yield (
@@ -96,17 +96,17 @@ class _Words:
     @classmethod
     def of(cls, names: Sequence[str], kind: DeviceKind) -> _Words:
         named = ", ".join(names[:_MOST_NAMED])
-        rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         if len(names) == 1:
             return cls(f"1 device of {kind.name} ({named}) does", "its", "it", "it is")
-        return cls(f"{len(names)} devices of {kind.name} ({named}{rest}) do", "their", "them", "they are")
+        return cls(f"{len(names)} devices of {kind.name} ({named}{more}) do", "their", "them", "they are")
 
 
 def _on_pci(device: BundledDevice) -> bool:
     return any(name.rpartition("/")[2] == _PCI_ADDRESS for name in device.device.attributes)
 
 
-# Nobody asks for more of one node, and each costs a search.
+# More claims on one node are not realistic, and each costs a search.
 _MOST_ON_A_NODE: Final = 512
 
 
@@ -118,7 +118,7 @@ class Grounds:
         allocator: the fleet's allocator.
         views: its nodes.
         devices: its devices by driver, pool and name.
-        allocated: what claims have already.
+        allocated: the devices that are already allocated.
     """
 
     allocator: Allocator
@@ -132,9 +132,9 @@ class Proof:
     """The allocator's answer about a shape.
 
     Attributes:
-        nodes: how many claims fit at once on each node; nodes on which none fits are left out.
-        problem: why it is not proved; empty if it is.
-        capped: whether counting stopped on a node before nothing fitted any more.
+        nodes: how many claims fit on each node at the same time; nodes without any are left out.
+        problem: why the shape is not proved; empty if it is.
+        capped: whether counting stopped at the limit on a node.
     """
 
     nodes: Mapping[str, int]
@@ -143,7 +143,7 @@ class Proof:
 
     @property
     def count(self) -> int:
-        """Return how many claims fit at once."""
+        """Return how many claims fit at the same time."""
         return sum(self.nodes.values())
 
 
@@ -151,13 +151,13 @@ def prove(shape: Shape, classes: Mapping[DeviceKind, str], grounds: Grounds) -> 
     """Allocate claims of the shape on one node after another; `classes` has the class of each kind of device."""
     allocated = grounds.allocated
     nodes: dict[str, int] = {}
-    known: dict[int, int] = {}
+    counts: dict[int, int] = {}
     why = ""
     claim = ResourceClaim(metadata=ObjectMeta(name=shape.name, namespace="default"), spec=spec_of(shape, classes))
     for view in grounds.views:
-        # Nodes that differ by name alone have room for as many.
+        # Identical nodes have room for the same number of claims.
         alike = not view.shared and not any(allocated.pool(pool.id) != PoolState() for pool in view.pools)
-        if not alike or view.kind not in known:
+        if not alike or view.kind not in counts:
             count, after = 0, allocated
             while count < _MOST_ON_A_NODE:
                 (outcome,) = grounds.allocator.allocate([claim], view.node, after)
@@ -168,23 +168,23 @@ def prove(shape: Shape, classes: Mapping[DeviceKind, str], grounds: Grounds) -> 
                 if problem:
                     return Proof({}, problem)
                 count, after = count + 1, after.with_allocations([outcome.allocation])
-            known[view.kind] = count
+            counts[view.kind] = count
             if view.shared:
                 allocated = after
-        if known[view.kind]:
-            nodes[view.node.metadata.name] = known[view.kind]
+        if counts[view.kind]:
+            nodes[view.node.metadata.name] = counts[view.kind]
     return Proof(nodes, "" if nodes else why, capped=_MOST_ON_A_NODE in nodes.values())
 
 
 def _misaligned(
     shape: Shape, allocation: AllocationResult, devices: Mapping[tuple[str, str, str], BundledDevice]
 ) -> str:
-    """Return which alignment the devices of an allocation do not keep; empty if they keep all."""
-    given: dict[str, list[BundledDevice]] = {}
+    """Return the alignment that the devices of an allocation violate; empty if they satisfy all."""
+    by_request: dict[str, list[BundledDevice]] = {}
     for result in readable_results(allocation):
-        given.setdefault(result.request, []).append(devices[result.driver, result.pool, result.device])
+        by_request.setdefault(result.request, []).append(devices[result.driver, result.pool, result.device])
     for alignment in shape.alignments:
-        together = [each for request in alignment.requests for each in given.get(request, ())]
+        together = [device for request in alignment.requests for device in by_request.get(request, ())]
         if not shared_values(together, alignment.attribute):
             return f"the devices that it got do not share {alignment.attribute}"
     return ""
@@ -203,11 +203,11 @@ class Offers:
     """The answer about a fleet.
 
     Attributes:
-        bundles: all of them, by node, for each attribute.
-        offers: the shapes.
+        bundles: all bundles, by attribute and node.
+        offers: the shapes with their proofs.
         classes: the name of the DeviceClass of each kind of device.
-        missing: the classes that the cluster does not have and the templates need.
-        notes: what is in no bundle, one sentence each.
+        missing: the classes that the templates need and the cluster lacks.
+        notes: one sentence for everything that is in no bundle.
     """
 
     bundles: tuple[Bundle, ...]
@@ -218,27 +218,27 @@ class Offers:
 
 
 def offers_for(cluster: ClusterDocuments, features: Features, single: frozenset[str] = frozenset()) -> Offers:
-    """Return the bundles of the nodes, and templates with how many fit beside the claims that are allocated.
+    """Return the bundles of the nodes, and templates with how many fit in addition to the allocated claims.
 
     Args:
         cluster: the slices, classes, nodes and claims.
-        features: the feature gates that are on.
-        single: the nodes of which it was seen that they have one NUMA node only; slices do not say it.
+        features: the feature gates.
+        single: the nodes that are known to have a single NUMA node; slices do not report it.
     """
     views = _views(_allocator(cluster, cluster.classes, features), cluster.nodes)
     candidates = [candidate for view in views for candidate in view.candidates]
     kinds = Kinds(candidates)
-    there = {each.metadata.name for each in cluster.classes}
-    defaults = {name: default_class(name) for name in DEFAULT_CLASSES if name not in there}
+    existing = {item.metadata.name for item in cluster.classes}
+    defaults = {name: default_class(name) for name in DEFAULT_CLASSES if name not in existing}
     classes = _existing_classes(kinds, views, cluster.classes, features)
     by_default = _existing_classes(kinds, views, defaults.values(), features)
-    # A class of deploy/ is called so in tables too, whether the cluster has it or not.
+    # Tables use the name of a class in deploy/ even if the cluster does not have it.
     kinds = Kinds(candidates, by_default | {kind: name for kind, name in classes.items() if name in DEFAULT_CLASSES})
     classes = by_default | classes
     missing = tuple(
         defaults[classes[kind]] if kind in classes else class_of(kind, kinds)
         for kind in kinds
-        if classes.get(kind) not in there
+        if classes.get(kind) not in existing
     )
     classes |= {kind: kind.name for kind in kinds if kind not in classes}
     allocator = _allocator(cluster, (*cluster.classes, *missing), features)
@@ -246,15 +246,16 @@ def offers_for(cluster: ClusterDocuments, features: Features, single: frozenset[
     devices = {
         view.node.metadata.name: [BundledDevice.of(candidate, kinds) for candidate in view.candidates] for view in views
     }
-    found = tuple(
+    all_bundles = tuple(
         bundle
         for attribute in (NUMA_NODE, PCIE_ROOT)
-        for node, its in devices.items()
-        for bundle in bundles(node, its, attribute)
+        for node, of_node in devices.items()
+        for bundle in bundles(node, of_node, attribute)
     )
-    on_nodes = [bundle for bundle in found if bundle.attribute == NUMA_NODE]
-    taken, waiting = _taken(cluster, features)
-    grounds = Grounds(allocator, views, {each.name: each for its in devices.values() for each in its}, taken)
+    on_nodes = [bundle for bundle in all_bundles if bundle.attribute == NUMA_NODE]
+    allocated, waiting = _allocated(cluster, features)
+    by_name = {device.name: device for of_node in devices.values() for device in of_node}
+    grounds = Grounds(allocator, views, by_name, allocated)
 
     def offered(shape: Shape) -> Offer:
         problem = shape.problem
@@ -271,18 +272,22 @@ def offers_for(cluster: ClusterDocuments, features: Features, single: frozenset[
         *half_socket_notes(on_nodes),
         *left_out_notes(offer.shape for offer in made),
     )
-    return Offers(found, tuple(made), classes, missing, notes)
+    return Offers(all_bundles, tuple(made), classes, missing, notes)
 
 
-def _taken(cluster: ClusterDocuments, features: Features) -> tuple[Allocated, tuple[str, ...]]:
-    """Return what claims have, once the pods that wait are placed, and a note on these."""
+def _allocated(cluster: ClusterDocuments, features: Features) -> tuple[Allocated, tuple[str, ...]]:
+    """Return the allocated devices after placing the waiting pods, and a note on those."""
     numbers = itertools.count(1)
     pods = tuple(pod for pod in cluster.pods if pod.pod is not None or all(c.status.allocation for c in pod.claims))
     placed = allocate_in_turn(replace(cluster, pods=pods), pods, features, lambda: f"waiting-{next(numbers)}")
-    made = [each.allocation for placement in placed for each in placement.outcomes if each.allocation is not None]
+    allocations = [
+        outcome.allocation for placement in placed for outcome in placement.outcomes if outcome.allocation is not None
+    ]
     claims = (claim for pod in cluster.pods for claim in pod.claims)
-    counted = f"{number_of(len(made), 'claim')} of pods that wait {'counts' if len(made) == 1 else 'count'}"
-    return Allocated.of(claims).with_allocations(made), (f"{counted} as allocated",) if made else ()
+    counted = (
+        f"{number_of(len(allocations), 'claim')} of pods that wait {'counts' if len(allocations) == 1 else 'count'}"
+    )
+    return Allocated.of(claims).with_allocations(allocations), (f"{counted} as allocated",) if allocations else ()
 
 
 def _allocator(cluster: ClusterDocuments, classes: Sequence[DeviceClass], features: Features) -> Allocator:
@@ -298,7 +303,7 @@ def _views(allocator: Allocator, nodes: Sequence[Node]) -> list[View]:
 def _existing_classes(
     kinds: Kinds, views: Iterable[View], classes: Iterable[DeviceClass], features: Features
 ) -> dict[DeviceKind, str]:
-    """Return the classes of the cluster that select all devices of a kind and no other, the first by name."""
+    """Return for each kind the first class by name that selects exactly its devices."""
     by_kind: dict[DeviceKind, set[int]] = {kind: set() for kind in kinds}
     contents: dict[int, Content] = {}
     for view in views:
@@ -306,20 +311,20 @@ def _existing_classes(
             contents[candidate.content.number] = candidate.content
             by_kind[kinds.of(candidate)].add(candidate.content.number)
     selectors = Selectors(features)
-    found: dict[DeviceKind, str] = {}
-    for each in sorted(classes, key=lambda one: one.metadata.name):
+    names: dict[DeviceKind, str] = {}
+    for device_class in sorted(classes, key=lambda item: item.metadata.name):
         try:
-            chosen = {number for number, content in contents.items() if selectors.in_class(each, content)}
+            chosen = {number for number, content in contents.items() if selectors.in_class(device_class, content)}
         except AllocationError:
-            continue  # no claim can use it
+            continue  # claims cannot use this class
         for kind in kinds:
-            if chosen == by_kind[kind] and not each.spec.config:
-                found.setdefault(kind, each.metadata.name)
-    return found
+            if chosen == by_kind[kind] and not device_class.spec.config:
+                names.setdefault(kind, device_class.metadata.name)
+    return names
 
 
 def _unusable(views: Iterable[View]) -> Iterator[str]:
-    """Yield which pools nothing is taken from, as kube-scheduler takes nothing from them."""
+    """Yield a note on each pool from which kube-scheduler does not allocate."""
     pools = {pool.id: pool for view in views for pool in view.pools if not pool.usable}
     for name, pool in sorted(pools.items()):
         why = pool.invalid or "not all of its slices were seen"

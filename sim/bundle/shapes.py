@@ -1,7 +1,7 @@
-"""Decides what claims to offer for a fleet: one for a whole NUMA node, for half a socket, for a GPU with its share.
+"""Decides which claims to offer for a fleet: for a whole NUMA node, for half a socket, and for a GPU with its share.
 
-A shape is made for the bundles that have the same devices and much the same amounts, and asks for what the smallest of
-them has, so that it fits on all of them. It is written as ResourceClaimTemplates with the DeviceClasses that they name.
+A shape covers all bundles with the same devices and similar amounts. It requests what the smallest of them has, so that
+it fits on each. It becomes a ResourceClaimTemplate with the DeviceClasses that it names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dranode.api.resource import (
     ResourceClaimTemplate,
     ResourceClaimTemplateSpec,
 )
-from dranode.sim.bundle.groups import NUMA_NODE, PCIE_ROOT, Bundle, DeviceAmount, DeviceKind, quantity, selector_of
+from dranode.sim.bundle.groups import NUMA_NODE, PCIE_ROOT, Bundle, DeviceKind, quantity, selector_of
 
 # Bundles whose amounts differ by no more than a tenth get one shape.
 _ALIKE: Final = Fraction(9, 10)
@@ -42,8 +42,8 @@ class Want:
 
     Attributes:
         name: the request's name.
-        kind: what it asks for.
-        amount: how many devices, or how much of the capacity of one.
+        kind: the kind of device.
+        amount: the number of devices, or the amount of capacity from one device.
     """
 
     name: str
@@ -52,13 +52,13 @@ class Want:
 
     @property
     def count(self) -> int:
-        """Return how many devices it asks for."""
+        """Return the number of requested devices."""
         return 1 if self.kind.capacity else int(self.amount)
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """An attribute whose value the devices of these requests share."""
+    """An attribute that has the same value for the devices of these requests."""
 
     attribute: str
     requests: tuple[str, ...]
@@ -69,11 +69,11 @@ class Shape:
     """A claim to offer.
 
     Attributes:
-        name: of the ResourceClaimTemplate.
-        title: what it is, for people.
+        name: the name of the ResourceClaimTemplate.
+        title: a description for people.
         wants: its requests.
         alignments: its constraints.
-        left_out: kinds of the bundle of which it would ask for less than can be asked for.
+        left_out: kinds of the bundle whose share would be smaller than the minimum request.
     """
 
     name: str
@@ -84,32 +84,33 @@ class Shape:
 
     @property
     def problem(self) -> str:
-        """Return why no claim can ask for it; empty if one can."""
+        """Return why a claim cannot have this shape; empty if it can."""
         count = sum(want.count for want in self.wants)
         return f"it has {count} devices; a claim can have at most {_MOST_DEVICES}" if count > _MOST_DEVICES else ""
 
 
 def numa_shapes(bundles: Iterable[Bundle]) -> Iterator[Shape]:
-    """Yield a shape for everything of one NUMA node, by what NUMA nodes have."""
-    yield from _numbered("numa-node", "everything of one NUMA node", _alike(bundles), lambda _, whole: whole)
+    """Yield shapes for everything of one NUMA node."""
+    yield from _numbered("numa-node", "everything of one NUMA node", _alike(bundles), lambda _, amount: amount)
 
 
 def half_socket_shapes(bundles: Iterable[Bundle]) -> Iterator[Shape]:
-    """Yield a shape for half a socket: half of its only NUMA node, or half of its NUMA nodes where they are even."""
-    of_socket = _by_socket(bundles)
-    alone = [its[0] for its in of_socket.values() if len(its) == 1]
-    yield from _numbered("half-socket", "half of a socket, on one NUMA node", _alike(alone), lambda _, whole: whole / 2)
-    several = [its for its in of_socket.values() if len(its) > 1 and len(its) % 2 == 0]
-    # Half of two NUMA nodes is one of them, which has a shape already.
-    for half in sorted({len(its) // 2 for its in several} - {1}):
-        groups = _alike(bundle for its in several if len(its) == 2 * half for bundle in its)
-        for shape in _numbered(f"half-socket-{half}-nodes", "half of a socket", groups, lambda _, whole: whole):
-            yield _repeated(shape, half, _socket_attributes(bundle for its in several for bundle in its))
+    """Yield shapes for half a socket: half of its only NUMA node, or half of its NUMA nodes if their number is even."""
+    sockets = _by_socket(bundles).values()
+    single = [socket[0] for socket in sockets if len(socket) == 1]
+    title = "half of a socket, on one NUMA node"
+    yield from _numbered("half-socket", title, _alike(single), lambda _, amount: amount / 2)
+    even = [socket for socket in sockets if len(socket) > 1 and len(socket) % 2 == 0]
+    # Half of two NUMA nodes is one NUMA node, which has a shape already.
+    for half in sorted({len(socket) // 2 for socket in even} - {1}):
+        groups = _alike(bundle for socket in even if len(socket) == 2 * half for bundle in socket)
+        for shape in _numbered(f"half-socket-{half}-nodes", "half of a socket", groups, lambda _, amount: amount):
+            yield _repeated(shape, half, _socket_attributes(bundle for socket in even for bundle in socket))
 
 
 def half_socket_notes(bundles: Iterable[Bundle]) -> Iterator[str]:
-    """Yield why some sockets have no shape for half of them, one sentence each."""
-    sizes = {len(its) for its in _by_socket(bundles).values()}
+    """Yield a sentence for each reason why sockets have no shape for one half."""
+    sizes = {len(socket) for socket in _by_socket(bundles).values()}
     if 2 in sizes:  # noqa: PLR2004 - two halves
         yield "half of a socket with two NUMA nodes is one NUMA node"
     if any(size > 1 and size % 2 for size in sizes):
@@ -117,7 +118,7 @@ def half_socket_notes(bundles: Iterable[Bundle]) -> Iterator[str]:
 
 
 def left_out_notes(shapes: Iterable[Shape]) -> Iterator[str]:
-    """Yield what shapes do not ask for, since their part of it is less than one can ask for, one sentence each."""
+    """Yield a sentence for each shape that leaves out kinds because their share is too small."""
     for shape in shapes:
         if shape.left_out:
             names = ", ".join(kind.name for kind in shape.left_out)
@@ -125,17 +126,20 @@ def left_out_notes(shapes: Iterable[Shape]) -> Iterator[str]:
 
 
 def share_shapes(bundles: Iterable[Bundle]) -> Iterator[tuple[Shape, Shape]]:
-    """Yield, for every kind of PCI device, a shape for one of them with its share of everything else of its NUMA node.
+    """Yield, for every kind of PCI device, shapes for one device with its share of the rest of its NUMA node.
 
-    The first of each pair asks besides that other PCI devices sit below the same PCIe root; the second does without.
+    The first shape of each pair also requires the other PCI devices to be below the same PCIe root.
     """
     bundles = tuple(bundles)
-    for kind in sorted({each.kind for bundle in bundles for each in bundle.devices if _on_pci(bundle, each.kind)}):
+    pci_kinds = frozenset(
+        device.kind for bundle in bundles for device in bundle.devices if _on_pci(bundle, device.kind)
+    )
+    for kind in sorted(pci_kinds):
         groups = _alike(bundle for bundle in bundles if bundle.amounts().get(kind))
-        near = tuple(sorted(other for other in _pci_kinds(bundles) if other != kind))
+        near = pci_kinds - {kind}
 
-        def share(bundle: Bundle, whole: Fraction, kind: DeviceKind = kind) -> Fraction:
-            return whole / bundle.amounts()[kind]
+        def share(bundle: Bundle, amount: Fraction, kind: DeviceKind = kind) -> Fraction:
+            return amount / bundle.amounts()[kind]
 
         for shape in _numbered(f"one-{kind.request}", f"one {kind.name} with its share of a NUMA node", groups, share):
             requests = tuple(want.name for want in shape.wants if want.kind == kind or want.kind in near)
@@ -145,9 +149,9 @@ def share_shapes(bundles: Iterable[Bundle]) -> Iterator[tuple[Shape, Shape]]:
 
 
 def _alike(bundles: Iterable[Bundle]) -> list[list[Bundle]]:
-    """Group bundles of the same devices and much the same amounts, those with most first."""
+    """Group bundles with the same devices and similar amounts, the largest first."""
     groups: list[list[Bundle]] = []
-    for bundle in sorted(bundles, key=lambda one: sorted(one.amounts().items()), reverse=True):
+    for bundle in sorted(bundles, key=lambda item: sorted(item.amounts().items()), reverse=True):
         for group in groups:
             if _similar(group[0].amounts(), bundle.amounts()):
                 group.append(bundle)
@@ -157,9 +161,9 @@ def _alike(bundles: Iterable[Bundle]) -> list[list[Bundle]]:
     return groups
 
 
-def _similar(first: Mapping[DeviceKind, Fraction], other: Mapping[DeviceKind, Fraction]) -> bool:
-    return first.keys() == other.keys() and all(
-        min(first[kind], other[kind]) >= max(first[kind], other[kind]) * (_ALIKE if kind.capacity else 1)
+def _similar(first: Mapping[DeviceKind, Fraction], second: Mapping[DeviceKind, Fraction]) -> bool:
+    return first.keys() == second.keys() and all(
+        min(first[kind], second[kind]) >= max(first[kind], second[kind]) * (_ALIKE if kind.capacity else 1)
         for kind in first
     )
 
@@ -167,7 +171,7 @@ def _similar(first: Mapping[DeviceKind, Fraction], other: Mapping[DeviceKind, Fr
 def _numbered(
     name: str, title: str, groups: Sequence[Sequence[Bundle]], part: Callable[[Bundle, Fraction], Fraction]
 ) -> Iterator[Shape]:
-    """Yield the shape of each group of bundles, of which `part` says how much of an amount it asks for."""
+    """Yield the shape of each group of bundles; `part` returns how much of an amount it requests."""
     shapes = [shape for group in groups if (shape := _shape(name, title, group, part)).wants]
     for number, shape in enumerate(shapes):
         suffix = "" if len(shapes) == 1 else f"-{number + 1}"
@@ -175,32 +179,30 @@ def _numbered(
 
 
 def _shape(name: str, title: str, bundles: Sequence[Bundle], part: Callable[[Bundle, Fraction], Fraction]) -> Shape:
-    asked = {kind: min(_asked(bundle, kind, part) for bundle in bundles) for kind in sorted(bundles[0].amounts())}
-    wants = tuple(Want(kind.request, kind, amount) for kind, amount in asked.items() if amount)
+    amounts = {kind: min(_requested(bundle, kind, part) for bundle in bundles) for kind in sorted(bundles[0].amounts())}
+    wants = tuple(Want(kind.request, kind, amount) for kind, amount in amounts.items() if amount)
     requests = tuple(want.name for want in wants)
-    left_out = tuple(kind for kind, amount in asked.items() if not amount)
+    left_out = tuple(kind for kind, amount in amounts.items() if not amount)
     return Shape(name, title, wants, (Alignment(NUMA_NODE, requests),) if requests else (), left_out)
 
 
-def _asked(bundle: Bundle, kind: DeviceKind, part: Callable[[Bundle, Fraction], Fraction]) -> Fraction:
-    """Return how much of a kind a bundle can be asked for: whole devices, or an amount that its device may be."""
-    wanted = part(bundle, bundle.amounts()[kind])
+def _requested(bundle: Bundle, kind: DeviceKind, part: Callable[[Bundle, Fraction], Fraction]) -> Fraction:
+    """Return how much of a kind to request from a bundle: whole devices, or an allowed amount of a capacity."""
+    share = part(bundle, bundle.amounts()[kind])
     if not kind.capacity:
-        return Fraction(int(wanted))
-    # A request for a part of a capacity is met by one device.
-    largest: DeviceAmount = max(
-        (each.amount for each in bundle.devices if each.kind == kind), key=lambda one: one.value
-    )
-    return largest.rounded(wanted)
+        return Fraction(int(share))
+    # A request for capacity is served by a single device.
+    amounts = [device.amount for device in bundle.devices if device.kind == kind]
+    return max(amounts, key=lambda amount: amount.value).rounded(share)
 
 
 def _repeated(shape: Shape, times: int, sockets: Mapping[DeviceKind, str]) -> Shape:
-    """Return the shape for so many NUMA nodes of one socket; `sockets` names each kind's attribute of the socket."""
+    """Return the shape for several NUMA nodes of one socket; `sockets` has the socket attribute of each kind."""
     wants = tuple(Want(f"{want.name}-{n}", want.kind, want.amount) for n in range(times) for want in shape.wants)
     nodes = tuple(
-        Alignment(each.attribute, tuple(f"{request}-{n}" for request in each.requests))
+        Alignment(alignment.attribute, tuple(f"{request}-{n}" for request in alignment.requests))
         for n in range(times)
-        for each in shape.alignments
+        for alignment in shape.alignments
     )
     together: dict[str, list[str]] = {}
     for want in wants:
@@ -211,12 +213,12 @@ def _repeated(shape: Shape, times: int, sockets: Mapping[DeviceKind, str]) -> Sh
 
 
 def _socket_attributes(bundles: Iterable[Bundle]) -> dict[DeviceKind, str]:
-    """Return, by kind, the qualified name of the attribute that names the socket."""
+    """Return the qualified name of the socket attribute of each kind."""
     return {
-        each.kind: name if "/" in name else f"{each.kind.driver}/{name}"
+        device.kind: name if "/" in name else f"{device.kind.driver}/{name}"
         for bundle in bundles
-        for each in bundle.devices
-        for name in each.device.attributes
+        for device in bundle.devices
+        for name in device.device.attributes
         if name.rpartition("/")[2] == _SOCKET
     }
 
@@ -231,32 +233,28 @@ def _by_socket(bundles: Iterable[Bundle]) -> dict[tuple[str, object], list[Bundl
 
 
 def _sockets(bundle: Bundle) -> frozenset[object]:
-    """Return the sockets that the devices of a bundle name."""
+    """Return the sockets in the attributes of a bundle's devices."""
     return frozenset(
         value
-        for each in bundle.devices
-        for name in each.device.attributes
+        for device in bundle.devices
+        for name in device.device.attributes
         if name.rpartition("/")[2] == _SOCKET
-        for value in each.values(name)
+        for value in device.values(name)
     )
 
 
 def _on_pci(bundle: Bundle, kind: DeviceKind) -> bool:
     identifiers = (
-        name.rpartition("/")[2] for each in bundle.devices if each.kind == kind for name in each.device.attributes
+        name.rpartition("/")[2] for device in bundle.devices if device.kind == kind for name in device.device.attributes
     )
     return not kind.capacity and not _PCI.isdisjoint(identifiers)
-
-
-def _pci_kinds(bundles: Iterable[Bundle]) -> frozenset[DeviceKind]:
-    return frozenset(each.kind for bundle in bundles for each in bundle.devices if _on_pci(bundle, each.kind))
 
 
 _API: str = "resource.k8s.io/v1"
 
 
 def class_of(kind: DeviceKind, kinds: Iterable[DeviceKind]) -> DeviceClass:
-    """Return a class that selects the devices of a kind, and of `kinds` no other."""
+    """Return a class that selects the devices of a kind, and none of the other `kinds`."""
     selector = DeviceSelector(cel=CELSelector(expression=selector_of(kind, kinds)))
     return DeviceClass(
         api_version=_API,
@@ -267,12 +265,13 @@ def class_of(kind: DeviceKind, kinds: Iterable[DeviceKind]) -> DeviceClass:
 
 
 def spec_of(shape: Shape, classes: Mapping[DeviceKind, str]) -> ResourceClaimSpec:
-    """Return what a claim of the shape asks for; `classes` has the class of each kind."""
+    """Return the spec of a claim of this shape; `classes` has the class of each kind."""
     return ResourceClaimSpec(
         devices=DeviceClaim(
             requests=tuple(_request(want, classes[want.kind]) for want in shape.wants),
             constraints=tuple(
-                DeviceConstraint(match_attribute=each.attribute, requests=each.requests) for each in shape.alignments
+                DeviceConstraint(match_attribute=alignment.attribute, requests=alignment.requests)
+                for alignment in shape.alignments
             ),
         )
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def manifests(offers: Offers) -> dict[str, Any]:
-    """Return the classes that are missing and the templates that fit, as one List for kubectl."""
+    """Return the missing classes and the templates that fit, as a List for kubectl."""
     templates = (template_of(offer.shape, offers.classes) for offer in offers.offers if offer.proof.count)
     return {"apiVersion": "v1", "kind": "List", "items": encode([*offers.missing, *templates])}
 

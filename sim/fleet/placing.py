@@ -1,7 +1,4 @@
-"""Pods placed on a fleet one after another, with what each of their claims got; admitted workloads' pods among them.
-
-The nodes of a nodes.yaml are the source of a dump, beside the objects of files.
-"""
+"""Places pods, also those of admitted workloads, one after another on a fleet that a nodes.yaml describes."""
 
 from __future__ import annotations
 
@@ -34,8 +31,8 @@ from dranode.sim.scheduler.documents import SchedulingNode
 from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE
 from dranode.sim.scheduler.resources import normalized
 
-# Where a nodes.yaml does not say how much of these a node has, there is more than any pods ask for. It is so much that
-# what they take changes no score.
+# If a nodes.yaml does not set these amounts, a node has more than any pods request, and so much that using it does not
+# change any score.
 _UNLIMITED: Final = {CPU: Quantity("1M"), MEMORY: Quantity("1Ei"), STORAGE: Quantity("1Ei")}
 
 
@@ -45,45 +42,45 @@ def imagined_dump(
     sources: Iterable[SourceDocument],
     workload: WorkloadDocuments,
 ) -> ClusterDump:
-    """A cluster of these nodes with the objects of some documents, which are all that there are.
+    """Return a cluster of these nodes with the objects of the documents, which are complete.
 
     Args:
-        nodes: as a nodes.yaml describes them.
-        slices: what they publish.
-        sources: the documents; their own Nodes and ResourceSlices are of another cluster and are passed over.
-        workload: the same documents as they are read for their pods and claims.
+        nodes: the nodes of a nodes.yaml.
+        slices: their ResourceSlices.
+        sources: the documents; their Nodes and ResourceSlices belong to another cluster and are ignored.
+        workload: the pods and claims of the same documents.
 
     Raises:
-        DocumentError: a document does not decode; says where.
+        DocumentError: a document does not decode; names the place.
     """
     dump = read_dump([source for source in sources if source.kind not in ("Node", "ResourceSlice")], LIVE_KINDS)
     return replace(dump, nodes=tuple(map(_unlimited, nodes)), slices=tuple(slices), classes=workload.classes)
 
 
 def demands_in(pods: Iterable[PodWithClaims], dump: ClusterDump, features: Features) -> tuple[PodDemand, ...]:
-    """The pods that have not ended, in the order in which kube-scheduler takes them.
+    """Return the pods that have not ended, in the order of kube-scheduler's queue.
 
-    A claim that no pod uses has the simplest pod that would; where it is allocated already, there is nothing to ask.
+    An unallocated claim that no pod uses gets a generated pod.
 
     Raises:
-        DocumentError: a selector of a pod is none.
+        DocumentError: a selector of a pod is invalid.
     """
     pods = tuple(pods)
-    known = {pod.key: pod for pod in dump.pods}
-    taken = {pod.name for pod in pods if pod.pod is not None}
+    scheduling_pods = {pod.key: pod for pod in dump.pods}
+    pod_names = {pod.name for pod in pods if pod.pod is not None}
     demands = []
     for pod in pods:
         if pod.pod is None:
             if any(claim.status.allocation is None for claim in pod.claims):
-                demands.append(demand_for_claim(pod, taken, features))
+                demands.append(demand_for_claim(pod, pod_names, features))
         elif not pod.pod.finished:
-            demand = demand_of(known.get(pod.name, pod.pod), dump, features)
+            demand = demand_of(scheduling_pods.get(pod.name, pod.pod), dump, features)
             demands.append(replace(demand, claims=pod.claims))
     return tuple(sorted(demands, key=_placing_order))
 
 
 def imagined_notes(nodes: Sequence[SchedulingNode], dump: ClusterDump, demands: Sequence[PodDemand]) -> Iterator[str]:
-    """Return what the placement does not rest on, one sentence each; `nodes` are as their nodes.yaml describes them."""
+    """Yield a sentence for everything that the placement does not cover; `nodes` are those of the nodes.yaml."""
     yield from cluster_notes(dump)
     for resource in _UNLIMITED:
         node = next((node.metadata.name for node in nodes if resource not in node.status.allocatable), None)
@@ -131,10 +128,10 @@ class NodeScore:
     """The score of a node for a pod.
 
     Attributes:
-        node: the node; the pod fits there.
-        raw: of the plug-in for devices, the sum over the prioritized lists of 8 less the index of the alternative.
-        score: 100 times `raw` over the greatest `raw` of all nodes that fit, rounded down; 0 for all without a list.
-        total: the weighted sum of all plug-ins; None where one node fits, which is not scored.
+        node: a node that fits the pod.
+        raw: the raw score of DynamicResources: for each prioritized list, 8 minus the index of the alternative.
+        score: `raw` scaled so that the highest of all feasible nodes is 100, rounded down; 0 without a list.
+        total: the weighted sum of all plug-ins; None if only one node fits, which is not scored.
     """
 
     node: str
@@ -145,16 +142,16 @@ class NodeScore:
 
 @dataclass(frozen=True, slots=True)
 class PodResult:
-    """The place of one pod, and the devices of its claims.
+    """The node of a pod, and the devices of its claims.
 
     Attributes:
         pod: `<namespace>/<name>`.
         node: the node, or None.
-        outcomes: of the claims that were not allocated before, in the order of the pod.
-        shared: of the claims that were; the pod goes where they are, or nowhere.
-        scores: the nodes that fit, if they were asked for and the pod asks for devices.
-        error: if it fits nowhere, kube-scheduler's sentence, or why kube-scheduler looks at no node; else empty.
-        details: if it fits nowhere, what is behind that sentence, a line for each group of nodes.
+        outcomes: the results for the claims that were not allocated before, in the order of the pod.
+        shared: the results for the claims that were; the pod has to go where their devices are.
+        scores: the scores of the feasible nodes, if requested and if the pod requests devices.
+        error: if the pod fits nowhere, kube-scheduler's message, or why it evaluates no node; else empty.
+        details: if the pod fits nowhere, the cause for each group of nodes.
     """
 
     pod: str
@@ -167,7 +164,7 @@ class PodResult:
 
     @property
     def sentence(self) -> str:
-        """Return why the pod has no place, with what is behind it; empty if it has one."""
+        """Return why the pod fits nowhere, with the causes; empty if it fits."""
         return " ".join((self.error, *(f"{line}." for line in self.details)))
 
 
@@ -179,10 +176,10 @@ def place_pods(
     scores: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[tuple[PodResult, ...], ClusterState]:
-    """Place pod by pod, each with what those before it have left, and return the cluster as the last one leaves it.
+    """Place the pods one after another, each on what the earlier ones left; also return the cluster at the end.
 
-    A claim that an earlier pod shares is where that pod put it, and the later one follows. A pod that is bound, with
-    all its claims, is not asked for.
+    A pod that shares a claim with an earlier pod goes where that claim was allocated. Bound pods with all their claims
+    are skipped.
     """
     results = []
     for demand in demands:
@@ -232,15 +229,15 @@ _CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
 
 
 class FleetNodes:
-    """Nodes, and the pods that were placed on them.
+    """The nodes that admitted workloads are placed on.
 
     Attributes:
-        state: the nodes as they are now.
-        results: by workload, where its pods went.
+        state: the current state of the cluster.
+        results: the results of the pods, by workload.
     """
 
     def __init__(self, questions: ClusterQuestions, setup: Setup, sources: Iterable[SourceDocument]) -> None:
-        """Start with the cluster as it is; the claims and templates of workloads are among the `sources`."""
+        """Start with the current cluster; `sources` contain the claims and templates of the workloads."""
         self._questions = questions
         self._setup = setup
         self._claims = tuple(source for source in sources if source.kind in _CLAIMS)
@@ -251,10 +248,10 @@ class FleetNodes:
         """Place all pods of a workload, or none.
 
         Returns:
-            Why they have no place, with the first pod that has none; empty if they were placed.
+            Why they cannot be placed, with the first pod that does not fit; empty if they were placed.
 
         Raises:
-            DocumentError: a pod, claim or template of the workload does not decode, or names what there is not.
+            DocumentError: a pod, claim or template of the workload does not decode, or names a missing object.
         """
         key = admitted.workload.key
         pods = pods_of(self._setup.documents[key], admitted, self._setup.queues.flavors)
@@ -279,7 +276,7 @@ class FleetNodes:
         return ""
 
     def release(self, admitted: Admitted) -> None:
-        """Take the pods of a workload off again; a claim that workloads share stays until the last of them has left."""
+        """Remove the pods of a workload; a claim that workloads share stays until the last of them has left."""
         results = self.results.pop(admitted.workload.key, ())
         self.state = self.state.without_pods(frozenset(result.pod for result in results))
 

@@ -1,10 +1,9 @@
-"""A fleet after its pods were placed: what is full, what is stranded, which alternatives were taken.
+"""A fleet after its pods were placed: used, free and stranded amounts, and the chosen alternatives.
 
-Amounts are counted in units: CPUs, bytes and the like by the qualified name of a shared capacity (`dra.cpu/cpu`),
-devices that are taken whole by their driver. Memory and huge pages have Kubernetes' names of resources. Where the
-devices of one pool are shared out in different steps, each step is a unit of its own: one is of no use to who asks for
-the other. What is free on a node is stranded if no claim of the run that could use the driver's devices would still fit
-there.
+Amounts are counted in units: shared capacity by its qualified name (`dra.cpu/cpu`), whole devices by their driver.
+Memory and huge pages have Kubernetes' resource names. If the devices of a pool have capacity with different steps, each
+step is a unit of its own, because capacity with one step cannot serve requests for the other. Free amounts of a driver
+on a node are stranded if no claim of the run would get one of its devices there any more.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from dranode.sim.fit.state import ClusterState
 from dranode.sim.fleet.placing import SCORING, PodResult
 from dranode.sim.scheduler.documents import SchedulingNode
 
-# So many different claims are tried on each state of a node to see what is stranded, the most frequent first.
+# How many different claims are tried on a node to find stranded amounts, the most frequent first.
 MAX_TRIED: Final = 64
 
 _MIB: Final = 1 << 20
@@ -40,12 +39,12 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The amount of one unit that a node has.
+    """The amounts of one unit on a node.
 
     Attributes:
-        total: in all.
-        free: not allocated.
-        stranded: free, but of no use to any claim of the run; 0 or `free`.
+        total: the total amount.
+        free: the amount that is not allocated.
+        stranded: the free amount that no claim of the run could use; 0 or `free`.
     """
 
     total: Amount
@@ -59,8 +58,8 @@ class NodeReport:
 
     Attributes:
         name: the node.
-        machine: what it is, as `nodes.yaml` says.
-        units: by unit.
+        machine: its machine or slices in `nodes.yaml`.
+        units: the amounts by unit.
     """
 
     name: str
@@ -73,12 +72,12 @@ class FleetReport:
     """A fleet at the end.
 
     Attributes:
-        slices: what the nodes published.
-        results: where each pod went, in order.
-        nodes: in the order of `nodes.yaml`.
-        alternatives: for each prioritized list, by request, how often each alternative was taken; None: how often none.
-        pods: the pods as they were before, some of them with claims that were allocated.
-        notes: what the answer does not rest on, one sentence each.
+        slices: the ResourceSlices of the nodes.
+        results: the node of each pod, in order.
+        nodes: the nodes in the order of `nodes.yaml`.
+        alternatives: how often each alternative of each prioritized list was chosen, by request; None counts failures.
+        pods: the pods before the run, some with allocated claims.
+        notes: one sentence for everything that the answer does not cover.
     """
 
     slices: tuple[ResourceSlice, ...]
@@ -90,7 +89,7 @@ class FleetReport:
 
     @property
     def headline(self) -> str:
-        """Return how many pods were placed, and on how many of the nodes."""
+        """Return how many pods were placed, and on how many nodes."""
         chosen = [result.node for result in self.results if result.node is not None]
         pods, nodes = number_of(len(self.results), "pod"), number_of(len(self.nodes), "node")
         return f"{len(chosen)} of {pods} placed on {len(set(chosen))} of {nodes}"
@@ -106,16 +105,16 @@ def report_on(
     pods: Iterable[PodWithClaims],
     notes: Iterable[str] = (),
 ) -> FleetReport:
-    """The report on a fleet on which pods were placed.
+    """Return the report on a fleet after placing pods.
 
     Args:
-        scheduler: what placed them.
-        state: the fleet as they leave it.
-        slices: what the nodes publish.
-        nodes: each node and what it is, for people.
-        results: where each pod went.
-        pods: the pods as they were before.
-        notes: what the answer does not rest on.
+        scheduler: the scheduler that placed them.
+        state: the fleet with the placed pods.
+        slices: the ResourceSlices of the nodes.
+        nodes: the nodes, each with its machine for people.
+        results: the node of each pod.
+        pods: the pods before the run.
+        notes: what the answer does not cover.
     """
     claims = [outcome.claim for result in results for outcome in result.outcomes]
     return FleetReport(
@@ -129,26 +128,26 @@ def report_on(
 
 
 def add_units(nodes: Iterable[NodeReport]) -> dict[str, Unit]:
-    """The units of several nodes together, by unit."""
+    """Add up the amounts of several nodes, by unit."""
     total: dict[str, Unit] = {}
     for node in nodes:
         for name, unit in node.units.items():
-            known = total.get(name, Unit(0, 0, 0))
-            total[name] = Unit(known.total + unit.total, known.free + unit.free, known.stranded + unit.stranded)
+            so_far = total.get(name, Unit(0, 0, 0))
+            total[name] = Unit(so_far.total + unit.total, so_far.free + unit.free, so_far.stranded + unit.stranded)
     return total
 
 
 def unit_amount(amount: Amount) -> str:
-    """Return an amount for people: as Kubernetes writes bytes (`247Gi`) where it can be nothing else."""
+    """Format an amount for people, as bytes (`247Gi`) if it is a multiple of a MiB."""
     if isinstance(amount, int) and amount and amount % _MIB == 0:
         return str(Quantity.binary(amount))
     return f"{amount:,}" if isinstance(amount, int) else f"{float(amount):,.10g}"
 
 
 def fleet_document(report: FleetReport, *, scores: bool) -> dict[str, Any]:
-    """The report in the form of `dranode local -o json`; with `scores`, the nodes' scores for each pod."""
+    """Return the report in the form of `dranode local -o json`, optionally with the scores of the nodes."""
     document = {
-        "slices": [encode(one) for one in report.slices],
+        "slices": [encode(slice_) for slice_ in report.slices],
         "claims": [_claim(outcome) for result in report.results for outcome in result.outcomes],
         "pods": [
             {"pod": result.pod, "node": result.node, "error": result.sentence or None} for result in report.results
@@ -200,14 +199,14 @@ def _node_reports(
     in_steps: Collection[str],
 ) -> Iterator[NodeReport]:
     tried = _most_frequent(claims)
-    known: dict[Hashable, Mapping[str, Unit]] = {}
+    units_by_devices: dict[Hashable, Mapping[str, Unit]] = {}
     for node, machine in nodes:
         name = node.metadata.name
-        left = scheduler.devices_left(state, name)
-        if left not in known:
+        devices = scheduler.devices_left(state, name)
+        if devices not in units_by_devices:
             useful = frozenset(driver for claim in tried for driver in scheduler.useful_drivers(state, name, claim))
-            known[left] = _units(scheduler.pools(state, name), useful, in_steps)
-        yield NodeReport(name, machine, known[left])
+            units_by_devices[devices] = _units(scheduler.pools(state, name), useful, in_steps)
+        yield NodeReport(name, machine, units_by_devices[devices])
 
 
 def _most_frequent(claims: Iterable[ResourceClaim]) -> list[ResourceClaim]:
@@ -221,15 +220,15 @@ def _most_frequent(claims: Iterable[ResourceClaim]) -> list[ResourceClaim]:
 
 
 def _in_steps(slices: Iterable[ResourceSlice]) -> frozenset[str]:
-    """Return the units of which some pool has devices with different steps."""
+    """Return the units with different steps in one pool."""
     steps: dict[tuple[str, str, str], set[Quantity | None]] = {}
-    for each in slices:
-        driver = each.spec.driver
-        for device in each.spec.devices:
+    for slice_ in slices:
+        driver = slice_.spec.driver
+        for device in slice_.spec.devices:
             for name, capacity in device.capacity.items() if device.allow_multiple_allocations else ():
                 unit = unit_of(device, name, driver)
                 if is_published_name(unit):
-                    steps.setdefault((driver, each.spec.pool.name, unit), set()).add(capacity.step)
+                    steps.setdefault((driver, slice_.spec.pool.name, unit), set()).add(capacity.step)
     return frozenset(name for (_, _, name), different in steps.items() if len(different) > 1)
 
 
@@ -248,7 +247,7 @@ def _units(
 
 
 def _amounts(pool: Pool, state: PoolState, in_steps: Collection[str]) -> Iterator[tuple[str, Amount, Amount]]:
-    """Unit, amount and what is free of it, for each device of the node itself."""
+    """Yield unit, total and free amount for each device that belongs to the node."""
     remaining = available_counters(pool, state)
     for candidate in pool.candidates:
         device, driver = candidate.device, pool.id.driver
@@ -259,22 +258,26 @@ def _amounts(pool: Pool, state: PoolState, in_steps: Collection[str]) -> Iterato
             yield driver, 1, int(available)
             continue
         consumed = state.consumed_of(device, driver)
-        whole = device.name in state.devices
+        fully_allocated = device.name in state.devices
         for name, capacity in device.capacity.items():
             unit, step = unit_of(device, name, driver), capacity.step
             if unit in in_steps and step is not None:
                 unit = f"{unit} in steps of {step}"
-            yield unit, capacity.value.value, 0 if whole else max(0, capacity.value.value - consumed.get(name, 0))
+            yield (
+                unit,
+                capacity.value.value,
+                0 if fully_allocated else max(0, capacity.value.value - consumed.get(name, 0)),
+            )
 
 
 def _alternatives(results: Iterable[PodResult]) -> dict[str, dict[str | None, int]]:
-    taken: dict[str, dict[str | None, int]] = {}
+    counts_by_request: dict[str, dict[str | None, int]] = {}
     for placed in results:
         for outcome in placed.outcomes:
             names = {result.request for result in readable_results(outcome.allocation)}
             for request in outcome.claim.spec.devices.requests:
                 if request.first_available:
-                    counts = taken.setdefault(request.name, {})
+                    counts = counts_by_request.setdefault(request.name, {})
                     for alternative in request.first_available:
                         counts.setdefault(alternative.name, 0)
                     chosen = next(
@@ -286,7 +289,7 @@ def _alternatives(results: Iterable[PodResult]) -> dict[str, dict[str | None, in
                         None,
                     )
                     counts[chosen] = counts.get(chosen, 0) + 1
-    return taken
+    return counts_by_request
 
 
 def report_picture(report: FleetReport) -> FleetPicture:
@@ -329,5 +332,5 @@ def _facts(report: FleetReport) -> Iterator[str]:
         if unit.stranded:
             yield f"{unit_amount(unit.stranded)} of {name} are stranded: free, but no claim of the run fits there"
     for request, counts in report.alternatives.items():
-        taken = ", ".join(f"{name or 'none fits'} {count}" for name, count in counts.items())
-        yield f"request {request}, alternatives taken: {taken}"
+        chosen = ", ".join(f"{name or 'none fits'} {count}" for name, count in counts.items())
+        yield f"request {request}, alternatives taken: {chosen}"

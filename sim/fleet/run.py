@@ -1,4 +1,4 @@
-"""A fleet that may only be imagined: pods placed on many nodes, or workloads admitted by queues and then placed."""
+"""Runs on an imagined fleet: place pods on many nodes, or admit workloads by queues and then place them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ImaginedFleet:
     """Nodes that exist only as a description.
 
     Attributes:
-        nodes: each node and what it is.
-        slices: what they publish.
+        nodes: the nodes, each with its machine for people.
+        slices: their ResourceSlices.
     """
 
     nodes: tuple[tuple[SchedulingNode, str], ...]
@@ -39,15 +39,15 @@ class ImaginedFleet:
 
     @property
     def bare_nodes(self) -> tuple[SchedulingNode, ...]:
-        """Return the nodes alone."""
+        """Return the nodes without their machines."""
         return tuple(node for node, _ in self.nodes)
 
     @classmethod
     def read(cls, path: Path | str, discover: Discover) -> ImaginedFleet:
-        """The fleet of a `nodes.yaml`; `discover` gives the drivers and what they find on a machine.
+        """Read the fleet of a `nodes.yaml`; `discover` returns the drivers with their devices on a machine.
 
         Raises:
-            DocumentError: the file does not have its form, or a machine cannot be read; says where.
+            DocumentError: the file is invalid, or a machine cannot be read; names the place.
         """
         kinds = read_nodes(path)
         nodes = tuple((node, kind.origin) for kind in kinds for node in nodes_of([kind]))
@@ -61,14 +61,14 @@ class ImaginedFleet:
         """Return the nodes of several fleets.
 
         Raises:
-            DocumentError: two nodes have one name.
+            DocumentError: two nodes have the same name.
         """
         counts = Counter(node.metadata.name for fleet in fleets for node, _ in fleet.nodes)
         twice = next((name for name, count in counts.items() if count > 1), None)
         if twice is not None:
             raise DocumentError(f'node "{twice}" is in two files; rename one')
         nodes = tuple(node for fleet in fleets for node in fleet.nodes)
-        return cls(nodes, tuple(each for fleet in fleets for each in fleet.slices))
+        return cls(nodes, tuple(slice_ for fleet in fleets for slice_ in fleet.slices))
 
 
 def place(
@@ -82,21 +82,21 @@ def place(
     """Place the pods and claims of some documents on a fleet.
 
     Raises:
-        DocumentError: a document does not decode, or names claims or requests that there are not; says where.
+        DocumentError: a document does not decode, or names a missing claim or request; names the place.
     """
     workload = read_workload(sources, features)
     dump = imagined_dump(fleet.bare_nodes, fleet.slices, sources, workload)
     questions = ClusterQuestions.of(dump, features, _share_id)
     demands = demands_in(workload.pods, dump, features)
-    asked = count(1)
+    number = count(1)
     results, state = place_pods(
         questions,
         questions.state,
         demands,
         scores=scores,
-        progress=lambda pod: progress(f"pod {next(asked)} of {len(demands)}: {pod}"),
+        progress=lambda pod: progress(f"pod {next(number)} of {len(demands)}: {pod}"),
     )
-    progress("looking for what is stranded")
+    progress("looking for stranded devices")
     notes = imagined_notes(fleet.bare_nodes, dump, demands)
     return report_on(
         questions.scheduler,
@@ -118,7 +118,7 @@ def admit(
         The run, and the report on the fleet; None without a fleet.
 
     Raises:
-        DocumentError: a document does not decode or does not fit the others, which says where; or there is no workload.
+        DocumentError: a document does not decode or contradicts others, or there is no workload.
     """
     setup = load(sources, fleet.slices if fleet is not None else None)
     if not setup.documents:

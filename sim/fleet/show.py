@@ -1,4 +1,4 @@
-"""A fleet for people: what is used, stranded and taken, why pods wait, and every attempt to admit a workload."""
+"""A fleet for people: used and stranded amounts, placed and waiting pods, and every attempt to admit a workload."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN_PODS = 40
 
 
 def show_fleet(screen: Console, report: FleetReport, *, scores: bool) -> None:
-    """Draw the report; with the table of scores if it was asked for."""
+    """Print the report, optionally with the table of scores."""
     screen.print(_machines(report.nodes))
     screen.print(f"\n{report.headline}.")
     if any(result.node is not None for result in report.results):
@@ -41,7 +41,7 @@ def show_fleet(screen: Console, report: FleetReport, *, scores: bool) -> None:
 
 
 def show_placements(screen: Console, results: Iterable[PodResult]) -> None:
-    """Draw where each placed pod went, and which devices its claims got there."""
+    """Print the node of each placed pod and the devices of its claims."""
     placed = [result for result in results if result.node is not None]
     table = columns("pod", "node", "devices")
     for result in placed[:_SHOWN_PODS]:
@@ -52,7 +52,7 @@ def show_placements(screen: Console, results: Iterable[PodResult]) -> None:
 
 
 def _devices(placed: PodResult) -> Iterator[str]:
-    """Each device, with how much of it where it is shared."""
+    """Yield each device, with the consumed amounts if it is shared."""
     for outcome in (*placed.outcomes, *placed.shared):
         for result in readable_results(outcome.allocation):
             amounts = ", ".join(part_text(amount, name) for name, amount in result.consumed_capacity.items())
@@ -111,7 +111,7 @@ def _show_waiting(screen: Console, results: Iterable[PodResult]) -> None:
 
 
 def attempts_drawn(drawn: Iterable[Row]) -> RenderableType:
-    """The rows for people: a block for each attempt of a workload, in it one for each flavor that was looked at."""
+    """Return the rows for people: a block for each attempt of a workload, and in it one for each flavor tried."""
     parts: list[RenderableType] = []
     for (cycle, workload), attempt in groupby(drawn, key=lambda row: (row.cycle, row.workload)):
         parts.append(Text.assemble("\n" if parts else "", f"cycle {cycle}  ", (workload, "bold")))

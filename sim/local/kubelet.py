@@ -1,9 +1,9 @@
 """A stand-in for kubelet's DRA manager, which registers drivers and lets them prepare claims.
 
-Like kubelet (pkg/kubelet/pluginmanager, pkg/kubelet/cm/dra) it watches the registry folder for sockets,
-asks GetInfo (1 s), takes the first DRA service of the plugin's list that it knows, notifies the plugin (5 s), makes one
-NodePrepareResources call for each driver of a pod with all its unprepared claims (45 s), insists on an answer for every
-claim and on none for others, and sends everything again after a restart.
+Like kubelet (pkg/kubelet/pluginmanager, pkg/kubelet/cm/dra), it watches the registry folder for sockets, calls GetInfo
+(1 s), uses the first DRA service in the plugin's list that it knows, and notifies the plugin (5 s). For each pod, it
+makes one NodePrepareResources call per driver with all unprepared claims (45 s), requires an answer for exactly these
+claims, and sends all claims again after a restart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dranode.proto import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1be
 from dranode.proto import pluginregistration_v1_pb2 as registration
 from dranode.proto.pluginregistration_v1_pb2_grpc import RegistrationStub
 
-# By service: the messages, and the calls.
+# The messages and the stub of each DRA service.
 _SERVICES: Final[Mapping[str, tuple[ModuleType, Callable[[grpc.Channel], Any]]]] = {
     "v1.DRAPlugin": (dra_v1_pb2, dra_v1_pb2_grpc.DRAPluginStub),
     "v1beta1.DRAPlugin": (dra_v1beta1_pb2, dra_v1beta1_pb2_grpc.DRAPluginStub),
@@ -35,7 +35,7 @@ _SERVICES: Final[Mapping[str, tuple[ModuleType, Callable[[grpc.Channel], Any]]]]
 _GET_INFO_SECONDS: Final = 1.0
 _NOTIFY_SECONDS: Final = 5.0
 _CALL_SECONDS: Final = 45.0
-_LOOK_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 
 
 class KubeletError(DranodeError):
@@ -58,8 +58,8 @@ class StandInKubelet(msgspec.Struct):
     """kubelet's side of the sockets, for one node.
 
     Attributes:
-        registry: the folder in which plugins put their registration sockets.
-        services: the DRA services that this kubelet knows; an older one knows v1beta1 alone.
+        registry: the folder where plugins create their registration sockets.
+        services: the DRA services that this kubelet knows; an old kubelet only knows v1beta1.
     """
 
     registry: Path
@@ -93,7 +93,7 @@ class StandInKubelet(msgspec.Struct):
                 missing = ", ".join(sorted(expected - self._plugins.keys()))
                 none = f"no registration socket of {missing} appeared in {self.registry}"
                 raise KubeletError("; ".join((none, *silent.values())))
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _register(self, socket: Path) -> None:
         with grpc.insecure_channel(uri(socket)) as channel:
@@ -103,7 +103,7 @@ class StandInKubelet(msgspec.Struct):
             except grpc.RpcError as error:
                 raise _SilentError(f"plugin registration at {socket} failed: {_reason(error)}") from error
             problem = self._problem(info)
-            with _said(f"plugin {info.name} did not accept its registration status"):
+            with _kubelet_error(f"plugin {info.name} did not accept its registration status"):
                 calls.NotifyRegistrationStatus(
                     registration.RegistrationStatus(plugin_registered=problem is None, error=problem or ""),
                     timeout=_NOTIFY_SECONDS,
@@ -120,16 +120,16 @@ class StandInKubelet(msgspec.Struct):
             return f'no handler for plugin type "{info.type}"'
         if not any(version in self.services for version in info.supported_versions):
             return f"none of the plugin's versions {list(info.supported_versions)} is supported: {list(self.services)}"
-        known = self._plugins.get(info.name)
-        if known is not None and known.endpoint == info.endpoint:
+        plugin = self._plugins.get(info.name)
+        if plugin is not None and plugin.endpoint == info.endpoint:
             return f"endpoint {info.endpoint} of plugin {info.name} is already registered"
         return None
 
     def prepare(self, claims: Mapping[ClaimRef, frozenset[str]]) -> dict[ClaimRef, Prepared | Refused]:
-        """Prepare the claims of one pod with one call for each driver; `claims` has the drivers of their results.
+        """Prepare the claims of one pod with one call per driver; `claims` has the drivers of each claim.
 
-        The pod can start if no claim is refused. The real kubelet stops at the first refusal; this one goes on, so
-        that every claim has its own answer.
+        The pod can start if no claim is refused. Unlike the real kubelet, this one continues after a refusal, so that
+        every claim has its own answer.
         """
         answers: dict[ClaimRef, Prepared | Refused] = dict.fromkeys(claims, Prepared())
         for driver in sorted({driver for drivers in claims.values() for driver in drivers}):
@@ -150,7 +150,7 @@ class StandInKubelet(msgspec.Struct):
 
     def _call_prepare(self, plugin: _Plugin, batch: list[ClaimRef]) -> dict[ClaimRef, Refused]:
         api = plugin.api
-        with _said(f"NodePrepareResources failed for driver {plugin.name}"):
+        with _kubelet_error(f"NodePrepareResources failed for driver {plugin.name}"):
             request = api.NodePrepareResourcesRequest(claims=_claims(api, batch))
             response = plugin.calls.NodePrepareResources(request, timeout=_CALL_SECONDS)
         refused: dict[ClaimRef, Refused] = {}
@@ -162,10 +162,10 @@ class StandInKubelet(msgspec.Struct):
         return refused
 
     def unprepare(self, claims: Mapping[ClaimRef, frozenset[str]]) -> None:
-        """Unprepare claims with one call for each driver.
+        """Unprepare claims with one call per driver.
 
         Raises:
-            KubeletError: a driver is missing or a claim failed; the other claims are unprepared all the same.
+            KubeletError: a driver is missing or a claim failed; the other claims are unprepared nevertheless.
         """
         failures: list[KubeletError] = []
         for driver in sorted({driver for drivers in claims.values() for driver in drivers}):
@@ -179,7 +179,7 @@ class StandInKubelet(msgspec.Struct):
 
     def _call_unprepare(self, plugin: _Plugin, batch: list[ClaimRef]) -> Iterator[KubeletError]:
         api = plugin.api
-        with _said(f"NodeUnprepareResources failed for driver {plugin.name}"):
+        with _kubelet_error(f"NodeUnprepareResources failed for driver {plugin.name}"):
             request = api.NodeUnprepareResourcesRequest(claims=_claims(api, batch))
             response = plugin.calls.NodeUnprepareResources(request, timeout=_CALL_SECONDS)
         for ref, answer in _answers(plugin, batch, response):
@@ -189,7 +189,7 @@ class StandInKubelet(msgspec.Struct):
                 self._prepared.pop((plugin.name, ref.uid), None)
 
     def restart(self) -> None:
-        """Forget prepared claims and registered drivers, as a restart does; the next `prepare` sends all again."""
+        """Forget prepared claims and registered drivers, like a restart; the next `prepare` sends all claims again."""
         self.close()
         self._plugins.clear()
         self._seen.clear()
@@ -207,7 +207,7 @@ class StandInKubelet(msgspec.Struct):
 
 
 def _together(answer: Prepared | Refused, further: Prepared | Refused) -> Prepared | Refused:
-    """The answer of several drivers for one claim: the first refusal, or the devices of all."""
+    """Combine the answers of two drivers for one claim: the first refusal, or the devices of both."""
     match answer, further:
         case Prepared(devices), Prepared(more):
             return Prepared(devices + more)
@@ -222,7 +222,7 @@ def _claims(api: ModuleType, refs: Iterable[ClaimRef]) -> list[Any]:
 
 
 def _prepared(device: Any) -> PreparedDevice:
-    # v1beta1 does not have share ids.
+    # v1beta1 has no share IDs.
     shared = "share_id" in device.DESCRIPTOR.fields_by_name and device.HasField("share_id")
     return PreparedDevice(
         request=device.request_names[0] if device.request_names else "",
@@ -243,11 +243,11 @@ def _answers(plugin: _Plugin, batch: list[ClaimRef], response: Any) -> list[tupl
 
 
 @contextlib.contextmanager
-def _said(what: str) -> Iterator[None]:
+def _kubelet_error(message: str) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        raise KubeletError(f"{what}: {_reason(error)}") from error
+        raise KubeletError(f"{message}: {_reason(error)}") from error
 
 
 def _reason(error: Any) -> str:

@@ -1,7 +1,7 @@
-"""The local run: pods whose claims are allocated and prepared as in a cluster, one after another.
+"""The local run: allocates and prepares the claims of pods one after another, as in a cluster.
 
-A store of YAML files takes the API server's place, the allocator that of kube-scheduler, and a kubelet that registers,
-prepares and unprepares over the real sockets with real gRPC that of kubelet. What is between them is what `serve` runs.
+A store of YAML files replaces the API server, the allocator replaces kube-scheduler, and a stand-in for kubelet
+registers drivers and prepares claims over real sockets and gRPC. The drivers run as in `serve`.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ class ClaimResult:
     """The result of one claim.
 
     Attributes:
-        namespace: the claim's.
-        name: the claim's.
-        uid: the claim's; empty if there is no such claim.
-        node: the node on which it was allocated; None if it was not.
+        namespace: the namespace of the claim.
+        name: the name of the claim.
+        uid: the UID of the claim; empty if the claim does not exist.
+        node: the node where it was allocated; None if it was not.
         allocation: `status.allocation`.
-        devices: what was answered to kubelet: `devices` of its NodePrepareResourceResponse.
+        devices: the devices in the NodePrepareResourceResponse.
         cdi_files: the CDI specs that were written for it.
-        cpus: its CPUs as a cpu-list; None if it was granted no CPU device.
-        request_cpus: the CPUs of each request as a cpu-list, where that is known.
-        amounts: how much it has of devices that claims share by amounts, by device.
+        cpus: its CPUs as a cpu-list; None if it has no CPU device.
+        request_cpus: the CPUs of each request as a cpu-list, if known.
+        amounts: its amounts of devices that claims share, by device.
         error: why it was not allocated or prepared, in one sentence.
-        notes: what is odd about it, in one sentence each.
+        notes: one sentence for each surprising thing about it.
     """
 
     namespace: str
@@ -88,14 +88,14 @@ class ClaimResult:
 
 @dataclass
 class LocalRun:
-    """A node that runs.
+    """A running node.
 
     Attributes:
         node_name: its name.
         features: the allocator's feature gates.
-        store: takes the API server's place.
-        kubelet: the stand-in, with which the drivers are registered.
-        services: the drivers, by name.
+        store: stands for the API server.
+        kubelet: stands for kubelet; the drivers are registered with it.
+        services: the drivers by name.
     """
 
     node_name: str
@@ -109,16 +109,17 @@ class LocalRun:
     _users: dict[ClaimKey, str] = field(default_factory=dict)  # the first pod whose containers have the claim
 
     def slices(self) -> tuple[ResourceSlice, ...]:
-        """Return what the drivers have published."""
+        """Return the ResourceSlices that the drivers have published."""
         return self.store.list(ResourceSlice)
 
     def records(self) -> tuple[Record, ...]:
-        """Every claim on record, of all drivers."""
+        """Return every claim on record, of all drivers."""
         return tuple(record for service in self.services.values() for record in service.node.records())
 
     def run(self, workload: WorkloadDocuments, progress: Progress) -> tuple[ClaimResult, ...]:
-        """Allocate and prepare pod by pod, in the order given; a claim that fails has its `error` in the result."""
-        # Nothing else writes this store meanwhile, and reading it all again for every pod takes the longest by far.
+        """Allocate and prepare the claims pod by pod, in the given order; failures are in the results."""
+        # Nothing else writes to this store during the run, and reading it again for every pod would take most of the
+        # time.
         self._published = self.slices()
         self._claims = {ClaimRef.of(claim): claim for claim in self.store.list(ResourceClaim)}
         results: list[ClaimResult] = []
@@ -133,19 +134,19 @@ class LocalRun:
         if pod.missing:
             lacking = ", ".join(map(str, pod.missing))
             for kind, name in pod.missing:
-                error = f"pod {pod.name} refers to {kind} {namespace}/{name}, which is in no file"
+                error = f"pod {pod.name} refers to {kind} {namespace}/{name}, which is not in the files"
                 yield ClaimResult(namespace, name, error=error)
             for claim in pod.claims:
                 yield _failed(claim, f"pod {pod.name} lacks {lacking}, so none of its claims is allocated")
             return
-        claims = tuple(map(self._known, pod.claims))
-        wanted = tuple(claim for claim in claims if claim.status.allocation is None)
-        impossible = pod.problem or self._elsewhere(pod) or self._without_driver(wanted, workload)
+        claims = tuple(map(self._with_stored, pod.claims))
+        unallocated = tuple(claim for claim in claims if claim.status.allocation is None)
+        impossible = pod.problem or self._elsewhere(pod) or self._without_driver(unallocated, workload)
         if impossible:
             yield from (_failed(claim, impossible) for claim in pod.claims)
             return
-        outcomes = {id(outcome.claim): outcome for outcome in self._allocate(wanted, workload)}
-        settled: list[ResourceClaim] = []
+        outcomes = {id(outcome.claim): outcome for outcome in self._allocate(unallocated, workload)}
+        allocated: list[ResourceClaim] = []
         notes: dict[str, tuple[str, ...]] = {}
         for claim in claims:
             outcome = outcomes.get(id(claim))
@@ -155,39 +156,41 @@ class LocalRun:
             allocation = outcome.allocation if outcome is not None else claim.status.allocation
             notes[claim.metadata.uid] = outcome.notes if outcome is not None else ()
             status = msgspec.structs.replace(claim.status, allocation=allocation)
-            settled.append(msgspec.structs.replace(claim, status=status))
-        refusals = self._refusals(pod, wanted, workload)
-        for result in self._prepare(settled, notes):
+            allocated.append(msgspec.structs.replace(claim, status=status))
+        refusals = self._refusals(pod, unallocated, workload)
+        for result in self._prepare(allocated, notes):
             refusal = refusals.get(ClaimKey(result.namespace, result.name))
             yield replace(result, error=refusal) if refusal and result.error is None else result
 
     def _elsewhere(self, pod: PodWithClaims) -> str:
         if pod.node in ("", self.node_name):
             return ""
-        bound = f"pod {pod.name} is bound to node {pod.node} (spec.nodeName), and this is {self.node_name}"
-        return f"{bound}; leave nodeName out, or run with --node-name {pod.node}"
+        bound = f"pod {pod.name} is bound to node {pod.node} (spec.nodeName), but this node is {self.node_name}"
+        return f"{bound}; remove nodeName, or run with --node-name {pod.node}"
 
     def _without_driver(self, claims: Iterable[ResourceClaim], workload: WorkloadDocuments) -> str:
-        """Return which class of the claims has no device because its driver does not run; empty if there is none."""
+        """Return why a class of the claims has no devices because its driver does not run; empty otherwise."""
         classes = {device_class.metadata.name: device_class for device_class in workload.classes}
         publish = {slice_.spec.driver for slice_ in self._published} | self.services.keys()
         for claim in claims:
             for request in claim.spec.devices.requests:
                 options = (request.exactly,) if request.exactly is not None else request.first_available
-                known = [classes[option.device_class_name] for option in options if option.device_class_name in classes]
-                drivers = [driver_of(device_class) for device_class in known]
-                if len(known) == len(options) and all(driver and driver not in publish for driver in drivers):
+                chosen = [
+                    classes[option.device_class_name] for option in options if option.device_class_name in classes
+                ]
+                drivers = [driver_of(device_class) for device_class in chosen]
+                if len(chosen) == len(options) and all(driver and driver not in publish for driver in drivers):
                     return (
                         f"request {request.name} of claim {ClaimKey.of(claim)}: no device of class "
-                        f"{known[0].metadata.name}: driver {drivers[0]} does not run here; {', '.join(self.services)} "
+                        f"{chosen[0].metadata.name}: driver {drivers[0]} does not run here; {', '.join(self.services)} "
                         f"{'do' if len(self.services) > 1 else 'does'} (--drivers)"
                     )
         return ""
 
     def _refusals(
-        self, pod: PodWithClaims, wanted: Iterable[ResourceClaim], workload: WorkloadDocuments
+        self, pod: PodWithClaims, unallocated_claims: Iterable[ResourceClaim], workload: WorkloadDocuments
     ) -> dict[ClaimKey, str]:
-        """Return why a cluster does not start the pod although its claims can be prepared, by claim."""
+        """Return by claim why a cluster would not start the pod, even though its claims can be prepared."""
         if pod.pod is None:
             return {}
         classes = {device_class.metadata.name: device_class for device_class in workload.classes}
@@ -197,20 +200,20 @@ class LocalRun:
         uses = {name: exclusive_use(specs[key], classes, pinning) for name, key in named.items()}
         exclusive = {name: use for name, use in uses.items() if use is not None}
         refusals = {
-            named[each.claim]: f"pod {pod.name}: {each.path}: {each.sentence}"
-            for each in container_conflicts(pod.pod, exclusive)
+            named[conflict.claim]: f"pod {pod.name}: {conflict.path}: {conflict.sentence}"
+            for conflict in container_conflicts(pod.pod, exclusive)
         }
         for name in exclusive:
             first = self._users.setdefault(named[name], pod.name)
             if first != pod.name:
                 refusals[named[name]] = pods_conflict(f"pod {first}", f"pod {pod.name}")
         if pod.node:
-            unallocated = [ClaimKey.of(claim) for claim in wanted]
+            unallocated = [ClaimKey.of(claim) for claim in unallocated_claims]
             refusals |= dict.fromkeys(unallocated, not_scheduled(pod.name, pod.node, map(str, unallocated)))
         return refusals
 
-    def _known(self, claim: ResourceClaim) -> ResourceClaim:
-        """The claim as the store has it from an earlier run or pod, if it is the same; reserved for all its pods."""
+    def _with_stored(self, claim: ResourceClaim) -> ResourceClaim:
+        """Add the allocation and consumers that an earlier run or pod stored for the same claim."""
         stored = self.store.find(ResourceClaim, claim.metadata.namespace, claim.metadata.name)
         if stored is None or stored.metadata.uid != claim.metadata.uid:
             return claim
@@ -218,7 +221,7 @@ class LocalRun:
         status = msgspec.structs.replace(
             claim.status,
             allocation=claim.status.allocation or stored.status.allocation,
-            reserved_for=tuple({one.uid: one for one in reserved}.values()),
+            reserved_for=tuple({consumer.uid: consumer for consumer in reserved}.values()),
         )
         return msgspec.structs.replace(claim, status=status)
 
@@ -247,8 +250,8 @@ class LocalRun:
         amounts: dict[str, dict[str, int]] = {}
         requests: dict[str, dict[str, str]] = {}
         for record in self.records():
-            own = {name: str(cpus) for name, cpus in cpus_of_requests(record).items()}
-            requests.setdefault(record.uid, {}).update(own)
+            by_request = {name: str(cpus) for name, cpus in cpus_of_requests(record).items()}
+            requests.setdefault(record.uid, {}).update(by_request)
             amounts.setdefault(record.uid, {}).update(record.amounts)
         for claim in claims:
             answer = answers[ClaimRef.of(claim)]
@@ -270,7 +273,7 @@ class LocalRun:
 
     @contextlib.contextmanager
     def containers(self, machine: Root) -> Iterator[None]:
-        """Have a container with each pod's CPUs meanwhile, if the machine is made up; the drivers see it start."""
+        """Run a container with each pod's CPUs meanwhile, on a synthetic machine only; the drivers tune it."""
         cpus: dict[str, CPUSet] = {}
         for record in self.records() if isinstance(machine, RehearsedMachine) else ():
             pod = next((consumer.uid for consumer in pods_among(record.pods)), record.uid)
@@ -279,11 +282,16 @@ class LocalRun:
             yield
             return
         machine.make(f"{_PODS}/cpuset.cpus.exclusive", "")
-        for pod, own in cpus.items():
+        for pod, pod_cpus in cpus.items():
             folder = f"{_PODS}/kubepods-pod{pod.replace('-', '_')}.slice"
             machine.make(f"{folder}/cpuset.cpus.exclusive", "")
             container = f"{folder}/cri-containerd-{hashlib.sha256(pod.encode()).hexdigest()}.scope"
-            for name, content in (("", own), (".effective", own), (".exclusive", ""), (".partition", "member")):
+            for name, content in (
+                ("", pod_cpus),
+                (".effective", pod_cpus),
+                (".exclusive", ""),
+                (".partition", "member"),
+            ):
                 machine.make(f"{container}/cpuset.cpus{name}", str(content))
         for service in self.services.values():
             service.node.tune()
@@ -291,7 +299,7 @@ class LocalRun:
         machine.remove(_PODS)
 
     def _drivers(self, claim: ResourceClaim) -> frozenset[str]:
-        """The drivers of a claim's results that run here; a claim of which nothing is theirs goes to none."""
+        """Return the running drivers that have devices of the claim."""
         return frozenset(drivers_of(claim.status.allocation) & self.services.keys())
 
     def _strangers(self, claim: ResourceClaim) -> tuple[str, ...]:
@@ -303,7 +311,7 @@ class LocalRun:
         return tuple(str(path) for path in paths if path is not None)
 
     def unprepare(self) -> tuple[str, ...]:
-        """Unprepare all pods, last first, and return why claims are left, a sentence each."""
+        """Unprepare all pods, the last first, and return a sentence for each reason why claims are left."""
         failures: list[str] = []
         for pod in reversed(self._pods):
             try:
@@ -316,12 +324,14 @@ class LocalRun:
             if ref.uid not in remaining:
                 self.store.remove(ResourceClaim, ref.namespace, ref.name)
         self._pods.clear()
-        left = sorted(str(ref) for ref in refs if ref.uid in remaining)
-        return tuple(failures) or ((f"claims are left on record: {', '.join(left)}",) if left else ())
+        still_recorded = sorted(str(ref) for ref in refs if ref.uid in remaining)
+        return tuple(failures) or (
+            (f"claims are left on record: {', '.join(still_recorded)}",) if still_recorded else ()
+        )
 
 
 def node_named(name: str) -> Node:
-    """Return the node of a local run, of which nothing but its name is known."""
+    """Return the Node of a local run, with only its name."""
     return Node(metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name}))
 
 
@@ -330,7 +340,7 @@ def _failed(claim: ResourceClaim, error: str, notes: tuple[str, ...] = ()) -> Cl
     return ClaimResult(metadata.namespace, metadata.name, metadata.uid, error=error, notes=notes)
 
 
-# Every unix has it, and no path is shorter; $TMPDIR may well be too long for a socket.
+# The shortest folder for temporary files; $TMPDIR may be too long for the path of a socket.
 _SHORT: Final = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
 
 
@@ -344,14 +354,14 @@ def local_run(
     *,
     taints: bool = False,
 ) -> Iterator[LocalRun]:
-    """A node with these drivers, registered and with their slices published; stopped at the end.
+    """Run a node with these drivers, registered and with published slices; stop it at the end.
 
     Args:
         plugins: the drivers.
-        node_name: the node.
-        state: where everything is kept, in `store`, `kubelet` and `cdi`; None for a temporary folder that is removed.
+        node_name: the name of the node.
+        state: the folder for `store`, `kubelet` and `cdi`; None for a temporary folder that is removed.
         features: the allocator's feature gates.
-        progress: called with a sentence on what happens next.
+        progress: called with a sentence about the next step.
         taints: whether unhealthy devices are tainted.
 
     Raises:
@@ -376,7 +386,7 @@ def local_run(
             service = services[plugin.driver] = DriverService(
                 plugin, cluster, listener, cdi=folder / "cdi", taints=taints
             )
-            # The run's own kubelet unprepares nothing while it waits for a Prepare.
+            # The stand-in kubelet never unprepares while it waits for a Prepare, so waiting would not help.
             service.node.conflict_wait = 0.0
             service.start()
             stack.callback(service.stop)
@@ -390,7 +400,7 @@ def local_run(
 
 @contextlib.contextmanager
 def _answers_unlogged() -> Iterator[None]:
-    """Keep what a claim was answered out of the log: the run shows it."""
+    """Keep kubelet's answers out of the log, because the run shows them."""
     log = logging.getLogger(kubelet_service.__name__)
     level = log.level
     log.setLevel(logging.ERROR)
@@ -405,11 +415,11 @@ def _temporary(stack: contextlib.ExitStack, parent: str | None = None) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="dranode-", dir=parent))
     except OSError as error:
         where, remedy = (
-            ("", "set TMPDIR to one that can be written")
+            ("", "set TMPDIR to a writable folder")
             if parent is None
-            else (f" in {parent}", "name a short one with --state")
+            else (f" in {parent}", "pass a folder with a short path with --state")
         )
-        raise DranodeError(f"a temporary folder cannot be made{where}: {error.strerror}; {remedy}") from error
+        raise DranodeError(f"a temporary folder cannot be created{where}: {error.strerror}; {remedy}") from error
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
@@ -419,11 +429,11 @@ def _make(*folders: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DranodeError(f"{folder} cannot be made: {error.strerror}; choose another --state") from error
+            raise DranodeError(f"{folder} cannot be created: {error.strerror}; choose another --state") from error
 
 
 def _socket_root(root: Path, plugins: Iterable[Plugin], stack: contextlib.ExitStack) -> Path:
-    """Kubelet's root for the sockets: the state's own, or a short temporary one where a path would be too long."""
+    """Return kubelet's root for the sockets: that of the state, or a temporary one if a path would be too long."""
     try:
         for plugin in plugins:
             socket_paths(root, plugin.driver)

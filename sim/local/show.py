@@ -1,4 +1,4 @@
-"""The local run for people: what was published, what every claim got, the node before and after."""
+"""The local run for people: the published devices, the result of every claim, and the node before and after."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dranode.sim.local.run import ClaimResult, LocalRun
 from dranode.sim.machines.scratch import WritableMachine
 
 _NUMBER: Final = re.compile("[0-9]+")
-# A pod's UID or a container's id; its beginning tells it from others.
+# A pod's UID or a container's ID, of which the beginning is enough to recognize it.
 _ID: Final = re.compile("([0-9a-f]{8})[0-9a-f_-]{24,}")
 
 
 def views_of(run: LocalRun) -> tuple[DriverView, ...]:
-    """Return what each driver of the node has now."""
+    """Return a view of each driver of the node."""
     return tuple(
         DriverView.of(
             driver,
@@ -41,28 +41,28 @@ def views_of(run: LocalRun) -> tuple[DriverView, ...]:
 
 
 def kept_back(run: LocalRun) -> tuple[str, ...]:
-    """Return what the node's drivers do not publish on purpose, in one sentence each."""
+    """Return one sentence for everything that the node's drivers do not publish on purpose."""
     return tuple(
         f"{driver}: {note}" for driver, service in run.services.items() for note in service.node.inventory.kept_back
     )
 
 
 def show_published(screen: Console, slices: Iterable[ResourceSlice], notes: Iterable[str]) -> None:
-    """Print the node's first devices, and what is not published."""
+    """Print the node's first devices, and the notes on those that are not published."""
     show_slices(screen, slices, most=12)
     for note in notes:
         screen.print(note, markup=False)
 
 
 def picture_of(run: LocalRun) -> NodePicture:
-    """The node as it is now, with the devices of all its drivers."""
+    """Return a picture of the node with the devices of all its drivers."""
     return node_picture(views_of(run))
 
 
 def run_picture(
     node: str, before: Sequence[DriverView], after: Sequence[DriverView], results: Iterable[ClaimResult]
 ) -> FleetPicture:
-    """The node before and after, and what became of the claims that have nothing."""
+    """Return a picture of the node before and after, with the claims that failed."""
     results = tuple(results)
     shares = {_name(result): shares_of(result.allocation) for result in results if result.allocation is not None}
     waiting = [WaitingPod(_name(result), (_name(result),), (result.error,)) for result in results if result.error]
@@ -72,7 +72,7 @@ def run_picture(
 
 
 def show_picture(screen: Console, title: str, picture: NodePicture) -> None:
-    """Print a node under a title; nothing if there is nothing to draw."""
+    """Print a node under a title, unless there is nothing to draw."""
     if picture.layout is not None or picture.devices:
         heading(screen, title)
         show_node(screen, picture)
@@ -85,10 +85,10 @@ def heading(screen: Console, text: str) -> None:
 
 
 def show_claims(screen: Console, results: Iterable[ClaimResult], *, verbose: bool = False) -> None:
-    """Print what became of every claim, and under the table why some got nothing; CDI devices if `verbose`."""
+    """Print the result of every claim, and below the table why some failed; with `verbose`, also CDI devices."""
     results = tuple(results)
     if not results:
-        screen.print("\nNo claim to prepare; name files with ResourceClaims.")
+        screen.print("\nNo claim to prepare; pass files with ResourceClaims.")
         return
     heading(screen, "Claims")
     with_amounts = any(result.amounts for result in results)
@@ -107,18 +107,18 @@ def show_claims(screen: Console, results: Iterable[ClaimResult], *, verbose: boo
 def _claim_rows(table: PlainTable, result: ClaimResult) -> None:
     name = _name(result)
     if result.error:
-        requested = {one.request for one in readable_results(result.allocation)}
+        requested = {device.request for device in readable_results(result.allocation)}
         table.add_row(name, Text("failed", style="red"), ", ".join(sorted(requested)), "", "")
         return
-    # kubelet hears the main request's name; people want to see which alternative was taken.
-    taken = [one.request for one in readable_results(result.allocation)]
+    # kubelet only learns the main request's name, but people want to see the chosen alternative.
+    requests = [allocated.request for allocated in readable_results(result.allocation)]
     verdict = Text("prepared", style="green")
     if not result.devices:
-        table.add_row(name, verdict, ", ".join(taken), "", "")
+        table.add_row(name, verdict, ", ".join(requests), "", "")
     shown: set[str] = set()
     for index, device in enumerate(result.devices):
-        request = next((one for one in taken if one.partition("/")[0] == device.request), device.request)
-        taken = [one for one in taken if one != request] + [request]
+        request = next((name for name in requests if name.partition("/")[0] == device.request), device.request)
+        requests = [name for name in requests if name != request] + [request]
         first = index == 0
         table.add_row(
             name if first else "",
@@ -131,7 +131,7 @@ def _claim_rows(table: PlainTable, result: ClaimResult) -> None:
 
 
 def _cpus(result: ClaimResult, request: str, shown: set[str]) -> str:
-    """Return the CPUs of a request beside its first device; those of the whole claim where they are not known apart."""
+    """Return the CPUs of a request for its first device; those of the claim if they are not known per request."""
     name = request if result.request_cpus else ""
     if name in shown:
         return ""
@@ -140,8 +140,8 @@ def _cpus(result: ClaimResult, request: str, shown: set[str]) -> str:
 
 
 def _amount(result: ClaimResult, device: str) -> str:
-    held = result.amounts.get(device)
-    return "" if held is None else str(Quantity.binary(held))
+    amount = result.amounts.get(device)
+    return "" if amount is None else str(Quantity.binary(amount))
 
 
 def _show_cdi_devices(screen: Console, results: Iterable[ClaimResult]) -> None:
@@ -156,13 +156,13 @@ def _show_cdi_devices(screen: Console, results: Iterable[ClaimResult]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file of the machine that drivers wrote to; what it holds is empty if it is not there.
+    """A file of the machine that drivers wrote to; its content is empty if it does not exist.
 
     Attributes:
         path: relative to the machine's root.
-        before: what it held before the run.
-        prepared: what it held with the claims prepared.
-        after: what it holds at the end.
+        before: its content before the run.
+        prepared: its content with the claims prepared.
+        after: its content at the end.
     """
 
     path: str
@@ -172,7 +172,7 @@ class WrittenFile:
 
 
 def written_files(machine: WritableMachine, prepared: Mapping[str, str]) -> tuple[WrittenFile, ...]:
-    """Return the files that were written to; `prepared` is what they held with the claims prepared."""
+    """Return the written files; `prepared` is their content with the claims prepared."""
     after = machine.held()
     return tuple(
         WrittenFile(path, before, prepared.get(path, before), after[path]) for path, before in machine.before.items()
@@ -180,7 +180,7 @@ def written_files(machine: WritableMachine, prepared: Mapping[str, str]) -> tupl
 
 
 def show_written(screen: Console, files: Iterable[WrittenFile]) -> None:
-    """Print what became of each file that was written to; those in which the same happened are one row."""
+    """Print the content of each written file; files with the same changes share a row."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for file in files:
         if not file.before == file.prepared == file.after:

@@ -1,7 +1,7 @@
-"""Machines to try drivers on without the hardware: captured, described, written down in YAML, or a folder to write to.
+"""Machines for trying drivers without the hardware: captures, descriptions, YAML files and writable folders.
 
 `open_machine` opens all forms of `--machine` (docs/machines.md). Drivers may write to a `ScratchMachine`. A node
-loads this package only for a `--machine` that is not the host.
+loads this package only for a `--machine` other than the host.
 """
 
 from dranode.sim.machines.forms import open_machine

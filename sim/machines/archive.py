@@ -1,7 +1,6 @@
-"""An archive of a machine's files, in memory.
+"""Reads an archive of a machine's files into memory: a tar file, plain or compressed with gzip or bzip2.
 
-A tar file, plain or compressed with gzip or bzip2. Links cannot lead out of the tree. A member whose name leads out
-of it is refused, because no capture has one.
+A member whose name leads out of the tree is refused, because a capture never has one.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _KIND: Final = {tarfile.CHRTYPE: "c", tarfile.BLKTYPE: "b"}
 
 
 def read_archive(path: Path) -> dict[str, TreeEntry]:
-    """Read everything that the archive holds.
+    """Read the whole archive.
 
     Raises:
         MachineError: the file is not a tar archive, is truncated or too large, or has a member that leads out of it.
@@ -45,7 +44,7 @@ def read_archive(path: Path) -> dict[str, TreeEntry]:
 
 
 class _Metered:
-    """The unpacked bytes of an archive, with a limit on how many may still be read."""
+    """The uncompressed bytes of an archive, with a limit on how many may still be read."""
 
     def __init__(self, inner: IO[bytes]) -> None:
         self.remaining = _MAX_HEADER
@@ -55,7 +54,7 @@ class _Metered:
         return getattr(self._inner, name)
 
     def read(self, size: int) -> bytes:
-        """Read up to `size` bytes; tarfile takes the size from the archive, so it may be wrong."""
+        """Read up to `size` bytes; tarfile takes the size from the archive, so it cannot be trusted."""
         if not 0 <= size <= self.remaining:
             raise tarfile.ReadError(f"a header is longer than {_MAX_HEADER} bytes")
         self.remaining -= size
@@ -63,7 +62,7 @@ class _Metered:
 
 
 class _BoundedTar(tarfile.TarFile):
-    """A tar archive with limits on its headers; tarfile would allocate whatever they say."""
+    """A tar archive with limits on its headers; tarfile itself would allocate any size in them."""
 
     fileobj: Any
     members: list[tarfile.TarInfo]
@@ -74,8 +73,8 @@ class _BoundedTar(tarfile.TarFile):
 
     @classmethod
     def xzopen(cls, *_: Any, **__: Any) -> Self:
-        # A stream says itself how much memory its decoder takes, up to 4 GiB, and Python's file has no limit for it.
-        raise tarfile.ReadError("xz is not read")
+        # An xz stream sets the memory of its decoder, up to 4 GiB, and Python's LZMAFile cannot limit it.
+        raise tarfile.ReadError("xz is not supported")
 
     def members_in_turn(self) -> Any:
         """Yield the members one after another, without keeping them."""
@@ -95,7 +94,7 @@ class _BoundedTar(tarfile.TarFile):
             yield member
 
     def _expect_end(self) -> None:
-        """Refuse an archive without a block of zeros at its end, for which tarfile takes any header it cannot read."""
+        """Refuse an archive without a block of zeros at its end; tarfile treats any unreadable header as the end."""
         self.fileobj.remaining = _MAX_HEADER
         self.fileobj.seek(self.offset)
         if self.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -136,12 +135,12 @@ def _tree(archive: _BoundedTar, path: Path) -> dict[str, TreeEntry]:
 
 
 def _new_folders(tree: dict[str, TreeEntry], name: str) -> int:
-    """Return how many folders on the way to a name do not exist yet."""
+    """Return how many parent folders of a name do not exist yet."""
     folders = name.split("/")[:-1]
-    here: TreeEntry | None = tree
+    parent: TreeEntry | None = tree
     for depth, folder in enumerate(folders):
-        here = here.get(folder) if isinstance(here, dict) else None
-        if here is None:
+        parent = parent.get(folder) if isinstance(parent, dict) else None
+        if parent is None:
             return len(folders) - depth
     return 0
 
@@ -164,16 +163,16 @@ def _node(archive: _BoundedTar, member: tarfile.TarInfo) -> TreeEntry | None:
 
 
 def _add_folder(tree: dict[str, TreeEntry], path: str) -> None:
-    here = tree
+    parent = tree
     for name in path.split("/"):
-        below = here.setdefault(name, {})
+        below = parent.setdefault(name, {})
         if not isinstance(below, dict):
             raise FileExistsError(0, "", path)
-        here = below
+        parent = below
 
 
 def _replace(tree: dict[str, TreeEntry], path: str, node: TreeEntry) -> None:
-    """Put an entry at a path; a later member of the same name wins, as when tar unpacks."""
+    """Set the entry at a path; a later member with the same name wins, as when unpacking with tar."""
     folder, _, name = path.rpartition("/")
     parent = TreeFiles(tree).find(folder)
     if isinstance(parent, dict) and name in parent and not isinstance(parent[name], dict):

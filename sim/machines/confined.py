@@ -1,4 +1,4 @@
-"""A machine's file tree that is not the host's: links are followed inside the tree and never lead out of it."""
+"""The file tree of a machine other than the host; links cannot lead out of it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import ReadOnlyMachineError
 from dranode.sim.machines.tree import TreeEntry, TreeFiles
 
-# ruff: noqa: D102 - the protocols Root and Files say what their methods promise
-
+# ruff: noqa: D102 - the protocols Root and ConfinedFiles document their methods
 
 _MAX_LINKS: Final = 40  # the kernel's MAXSYMLINKS
 
 
 class ConfinedFiles(Protocol):
-    """Files by their real paths, which are relative to the root and contain no link. Errors are the kernel's."""
+    """Files by their real paths, which are relative to the root and do not contain links. Errors are the kernel's."""
 
     def stands(self, path: str) -> bool:
-        """Return whether the path exists without a link in it or at its end; False if that is unknown."""
+        """Return whether the path exists and contains no link, not even at its end; False if unknown."""
 
     def link(self, path: str) -> str | None:
         """Return the target of a symbolic link, or None for anything else.
@@ -54,7 +53,7 @@ class ConfinedFiles(Protocol):
 
 
 class FolderFiles:
-    """`ConfinedFiles` under a folder."""
+    """`ConfinedFiles` of a folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder.rstrip("/")
@@ -62,7 +61,7 @@ class FolderFiles:
 
     def stands(self, path: str) -> bool:
         del path
-        return False  # not known without an lstat of every part of the path, which ConfinedRoot does next
+        return False  # unknown without an lstat of every part of the path, which ConfinedRoot does next
 
     def link(self, path: str) -> str | None:
         if not stat.S_ISLNK(os.lstat(f"{self.folder}/{path}").st_mode):
@@ -80,7 +79,7 @@ class FolderFiles:
 
 
 class ConfinedRoot:
-    """A `Root` over `ConfinedFiles`. An absolute link starts at the root of the tree, as it did on the machine."""
+    """A `Root` over `ConfinedFiles`. An absolute link starts at the root of the tree, as on the original machine."""
 
     def __init__(self, files: ConfinedFiles) -> None:
         self.files = files
@@ -143,13 +142,9 @@ class ConfinedRoot:
         return "/".join(done)
 
 
-# A tree laid over other files: its files hide theirs, folders are merged, and nothing can be removed.  One rule is
-# about hardware: a CPU's own `node<N>` entry in the tree hides the entries of that name below it from listings,
-# because a CPU is on one NUMA node (reference behavior: dra-driver-cpu's sysfs overlay).
-
-# ruff: noqa: D102 - the protocols Root and Files say what their methods promise
-
-
+# A tree over other files: its files hide theirs, folders are merged, and nothing can be removed. There is one hardware
+# rule: a `node<N>` entry of a CPU in the tree hides those below it from listings, because a CPU is on only one NUMA
+# node (like dra-driver-cpu's sysfs overlay).
 CPU_FOLDER: Final = re.compile(r"sys/devices/system/cpu/cpu[0-9]+", re.ASCII)
 NODE_NAME: Final = re.compile(r"node[0-9]+", re.ASCII)
 

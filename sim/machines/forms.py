@@ -20,8 +20,6 @@ from dranode.sim.machines.synthetic import parse_description, synthetic_tree
 from dranode.sim.machines.synthetic_devices import plant_devices
 from dranode.sim.machines.tree import INDEX, TreeEntry, TreeFiles
 
-# Finds the machine in a folder or an archive: the folder that holds `sys/`.
-
 # Folders that distinguish a machine's /sys from other folders of that name, such as /proc/sys.
 _IN_SYS: Final = frozenset({"block", "bus", "class", "devices", "module"})
 _NOT_ABOVE_SYS: Final = frozenset({"proc", "sys"})
@@ -29,16 +27,16 @@ _MAX_FOLDERS: Final = 100_000
 
 
 def find_machine(folders: Callable[[str], list[str]], place: str) -> str:
-    """Return the folder nearest to the start that holds `sys/`, relative to the start.
+    """Return the nearest folder with a `sys/` folder, relative to the start.
 
     Args:
-        folders: returns the names of the folders in a folder; `""` is the start, and links do not count.
+        folders: returns the names of the folders in a folder, without links; `""` is the start.
         place: the searched folder or archive, for messages.
 
     Raises:
-        MachineError: there is no such folder, or several on one level.
+        MachineError: there is no such folder, or there are several on one level.
     """
-    level, seen = [""], 0
+    level, visited = [""], 0
     bare: list[str] = []
     while level:
         machines: list[str] = []
@@ -49,23 +47,23 @@ def find_machine(folders: Callable[[str], list[str]], place: str) -> str:
                 inner = set(folders(f"{path}/sys".lstrip("/")))
                 (machines if inner & _IN_SYS else bare).append(path)
             below += [f"{path}/{name}".lstrip("/") for name in sorted(names)]
-        seen += len(level)
+        visited += len(level)
         if len(machines) > 1:
             raise MachineError(
-                f"{place} holds {len(machines)} machines, {machines[0]} and {machines[1]} among them; name one"
+                f"{place} holds {len(machines)} machines, including {machines[0]} and {machines[1]}; choose one"
             )
         if machines:
             return machines[0]
-        if seen > _MAX_FOLDERS:
-            raise MachineError(f"{place} has no sys/ in its first {_MAX_FOLDERS} folders; name a folder nearer to it")
+        if visited > _MAX_FOLDERS:
+            raise MachineError(f"{place} has no sys/ in its first {_MAX_FOLDERS} folders; choose a folder nearer to it")
         level = below
     if bare:
         return bare[0]
-    raise MachineError(f"{place} holds no sys/ folder; it takes a copy of a machine's /sys (dranode machine capture)")
+    raise MachineError(f"{place} has no sys/ folder; copy a machine's /sys into it (dranode machine capture)")
 
 
 SCRATCH: Final = "scratch:"
-"""Before a folder that may be written to."""
+"""The prefix of a writable folder."""
 _ARCHIVE: Final = re.compile(r".*\.(tar(\.[A-Za-z0-9]+)?|tgz|tbz2?|txz)", re.DOTALL)
 _YAML: Final = (".yaml", ".yml", ".json")
 _DESCRIPTION: Final = re.compile(r"\s*[\w-]+\s*=[^/]*")
@@ -76,18 +74,18 @@ def open_machine(text: str) -> Root:
 
     Raises:
         UsageError: the text is not a form of a machine, names nothing, or is an invalid description.
-        DocumentError: a YAML machine breaks its rules.
-        MachineError: a folder or an archive cannot be read or holds no `sys/`.
+        DocumentError: a YAML machine is invalid.
+        MachineError: a folder or an archive cannot be read, or has no `sys/`.
     """
     if text == HOST:
         return HostRoot()
     if text.startswith(SCRATCH):
         return _scratch(Path(text.removeprefix(SCRATCH)))
     path = Path(text)
-    # os.path, unlike Path, has an answer for every text.
+    # Unlike Path, os.path does not raise for any text.
     if os.path.isdir(text):  # noqa: PTH112 - as above
         return _folder(path)
-    if os.path.exists(text):  # noqa: PTH110 - likewise
+    if os.path.exists(text):  # noqa: PTH110 - as above
         if _ARCHIVE.fullmatch(path.name):
             return _archive(path)
         if path.suffix in _YAML:
@@ -99,14 +97,14 @@ def open_machine(text: str) -> Root:
         plant_devices(tree, description)
         return RehearsedMachine(tree)
     raise UsageError(
-        f'there is no machine "{text}"; name host, a folder or .tar archive that holds sys/, a YAML machine, '
-        "a description such as sockets=2,cores=4, or scratch: and a folder that may be written to"
+        f'there is no machine "{text}"; pass host, a folder or .tar archive with sys/, a YAML machine, '
+        "a description such as sockets=2,cores=4, or scratch: and a writable folder"
     )
 
 
 def _scratch(path: Path) -> Root:
     if not path.exists():
-        raise MachineError(f"{path} does not exist; dranode machine copy makes a folder of another machine")
+        raise MachineError(f"{path} does not exist; dranode machine copy creates such a folder")
     place = path / find_machine(_folders(path), str(path))
     return ScratchMachine(place, _index(FolderFiles(str(place)), str(path)))
 
@@ -121,7 +119,7 @@ def _folders(path: Path) -> Callable[[str], list[str]]:
             with os.scandir(path / inner) as entries:
                 return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
-            # A folder without permission cannot be the machine, unless the user has named it.
+            # An unreadable subfolder cannot be the machine, so it is skipped.
             if not inner:
                 raise MachineError(f"{path} cannot be read: {error.strerror}") from error
             return []
@@ -150,13 +148,13 @@ def _machine(folders: Callable[[str], list[str]], place: str, files_at: Callable
 
 
 def _index(files: ConfinedFiles, place: str) -> dict[str, TreeEntry]:
-    """The device nodes that a capture's index lists; they stand over the capture's own `dev/`."""
+    """Return the device nodes in the index of a capture, which override its `dev/`."""
     try:
         text = files.read(INDEX)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return {}
     except OSError as error:
-        # Without the index the machine would have no device nodes, and no message would say why.
+        # Without this error, the machine would silently lack its device nodes.
         raise MachineError(f"{place}: {INDEX} cannot be read: {error.strerror}") from error
     try:
         return parse_machine(json.loads(text))[0]

@@ -7,8 +7,8 @@ The flat form is dra-driver-cpu's sysfs overlay: a map of `/sys/...` path to the
     links: {/sys/...: target}
     devices: {/dev/...: "c 226:128"}            # type, major:minor
 
-Both are strict: contents are strings, paths are clean and beneath `/sys/` (long form: also `/proc/` and `/dev/`),
-nothing is both a file and a folder, and a CPU has at most one `node<N>` entry.
+Both are strict: contents are strings, paths are clean and below `/sys/` (long form: also `/proc/` and `/dev/`), nothing
+is both a file and a folder, and a CPU has at most one `node<N>` entry.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def parse_machine(document: Any) -> tuple[dict[str, TreeEntry], bool]:
         return tree, False
     for key in document:
         if key not in _LONG_KEYS:
-            raise DocumentError(f'unknown key "{key}"; there are {", ".join(_LONG_KEYS)}, or /sys/ paths alone')
+            raise DocumentError(f'unknown key "{key}"; use {", ".join(_LONG_KEYS)}, or only /sys/ paths')
     if document.get("base", "host") != "host":
         raise DocumentError(f'base can only be "host", not {document["base"]!r}')
     for key, tops in _TOPS.items():
@@ -80,7 +80,7 @@ def _plant_all(tree: dict[str, TreeEntry], entries: Mapping[Any, Any], key: str,
         try:
             plant(tree, clean, _node(path, value, key))
         except FileExistsError as error:
-            raise DocumentError(f'"/{error.filename}" is both a file and a folder, or stands twice', key) from error
+            raise DocumentError(f'"/{error.filename}" is both a file and a folder, or is listed twice', key) from error
         _check_one_node(tree, clean, key)
 
 
@@ -117,4 +117,4 @@ def _check_one_node(tree: dict[str, TreeEntry], path: str, key: str) -> None:
     if len(parts) > 5 and NODE_NAME.fullmatch(parts[5]) and CPU_FOLDER.fullmatch(folder):  # noqa: PLR2004 - cpuN's depth
         inside = TreeFiles(tree).names(folder)
         if sum(NODE_NAME.fullmatch(name) is not None for name in inside) > 1:
-            raise DocumentError(f'there are several NUMA nodes beneath "/{folder}"; a CPU is on one', key)
+            raise DocumentError(f'"/{folder}" has several NUMA nodes, but a CPU is on only one', key)

@@ -1,7 +1,7 @@
-"""Machines that may be written to: a folder, and a made-up machine that takes what it knows the kernel to take.
+"""Writable machines: a folder, and a synthetic machine in memory, which only accepts known kernel settings.
 
-Some writes have an effect beyond the file, or are refused: the kernel's settings of CPUs, and the files that bind a PCI
-function to a driver. They are imitated here, so that a driver finds afterwards what it would find on a node.
+Writes to CPU settings, and to the files that bind a PCI function to a driver, have effects beyond the file or may be
+refused. These effects are imitated, so that a driver reads the same values afterwards as on a node.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _Changes: TypeAlias = Mapping[str, bytes | Link | None]
 
 
 class WritableMachine(ConfinedRoot):
-    """A machine that may be written to and is not the running one.
+    """A writable machine other than the running one.
 
     Attributes:
-        before: what each file held before its first write, by path; a link's last part stands for the link.
+        before: the content of each written file before its first write, by path; for a link, its last part.
     """
 
     def __init__(self, files: TreeFiles | FolderFiles | OverlayFiles) -> None:
@@ -42,27 +42,27 @@ class WritableMachine(ConfinedRoot):
         self.before: dict[str, str] = {}
 
     def shown(self, path: str) -> str:
-        """Return what a file holds now, as in `before`; empty if there is none."""
+        """Return the current content of a file, as in `before`; empty if the file does not exist."""
         try:
             return self.readlink(path).rpartition("/")[2]
         except OSError:
             return read_attribute(self, path) or ""
 
     def held(self) -> dict[str, str]:
-        """Return what each file that was written holds now, by path."""
+        """Return the current content of each written file, by path."""
         return {path: self.shown(path) for path in self.before}
 
     def write(self, path: str, content: str) -> None:
-        """Write as `Root.write`, with the effect that the kernel would give it."""
+        """Write a file like `Root.write`, with the effects that the kernel would cause."""
         real = self.resolve(path) if self.exists(path) else path
         changes = self._changes(real, content)
-        self.read_bytes(real)  # what is not there cannot be written
+        self.read_bytes(real)  # raises if the file does not exist
         for place, entry in changes.items():
             self.before.setdefault(place, self.shown(place))
             self._put(place, entry)
 
     def _changes(self, path: str, content: str) -> _Changes:
-        """Return what a write changes by real path: contents and links; None is removed."""
+        """Return the new contents and links by real path; None removes a path."""
         text = content.strip()
         if _INTERRUPT.fullmatch(path) or _MASK.fullmatch(path):
             return {path: _cpus(path, text, some=True)}
@@ -77,17 +77,17 @@ class WritableMachine(ConfinedRoot):
         return self._unknown(path, content)
 
     def _bound(self, address: str, driver: str, *, bind: bool) -> _Changes:
-        """Bind a PCI function or unbind it (drivers/pci/pci-driver.c: an override admits the driver that it names)."""
+        """Bind or unbind a PCI function (drivers/pci/pci-driver.c: an override only admits the driver it names)."""
         function = self.resolve(f"{PCI_DEVICES}/{address}")
-        now, override = self.shown(f"{function}/driver"), self.shown(f"{function}/driver_override")
+        bound_to, override = self.shown(f"{function}/driver"), self.shown(f"{function}/driver_override")
         admitted = driver == override if override not in ("", "(null)") else not driver.endswith("vfio-pci")
-        if (now or not admitted) if bind else now != driver:
+        if (bound_to or not admitted) if bind else bound_to != driver:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), address)
         above = "../" * function.count("/")
         return {f"{function}/driver": Link(f"{above}bus/pci/drivers/{driver}") if bind else None}
 
     def _unknown(self, path: str, content: str) -> _Changes:
-        """Return what a write changes that is not imitated."""
+        """Return the changes of a write that is not imitated."""
         raise NotImplementedError
 
     def _put(self, path: str, entry: bytes | Link | None) -> None:
@@ -95,7 +95,7 @@ class WritableMachine(ConfinedRoot):
 
 
 def _cpus(path: str, text: str, *, some: bool) -> bytes:
-    """Return CPUs as the kernel writes them back; `some`: it takes at least one."""
+    """Return CPUs as the kernel writes them back; with `some`, at least one CPU is required."""
     listed = path.endswith(("_list", ".cpus", ".exclusive"))
     try:
         cpus = CPUSet.parse(text) if listed else CPUSet.parse_mask(text)
@@ -107,18 +107,18 @@ def _cpus(path: str, text: str, *, some: bool) -> bytes:
 
 
 class RehearsedMachine(WritableMachine):
-    """A machine in memory. It takes the settings that are imitated; the rest is refused as on any made-up machine."""
+    """A machine in memory, which accepts only the imitated settings and refuses other writes."""
 
     def __init__(self, tree: dict[str, TreeEntry]) -> None:
         self._tree = TreeFiles(tree)
         super().__init__(self._tree)
 
     def make(self, path: str, content: str) -> None:
-        """Put a file into the machine that is not there yet, as when a cgroup is made."""
+        """Create a file, as when a cgroup is created."""
         plant(self._tree.tree, path, f"{content}\n".encode())
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder with all that is in it."""
+        """Remove a file, or a folder with its content."""
         self._put(path, None)
 
     def _unknown(self, path: str, content: str) -> _Changes:
@@ -137,11 +137,11 @@ class RehearsedMachine(WritableMachine):
 
 
 class ScratchMachine(WritableMachine):
-    """A folder as a machine that may be written to: files that are there, in one piece.
+    """A folder as a writable machine; a write replaces the content of an existing file.
 
     Args:
-        folder: holds `sys/`, `proc/` or `dev/`.
-        devices: device nodes beside those in the folder.
+        folder: contains `sys/`, `proc/` or `dev/`.
+        devices: device nodes in addition to those in the folder.
     """
 
     def __init__(self, folder: Path, devices: dict[str, TreeEntry] | None = None) -> None:
@@ -151,17 +151,17 @@ class ScratchMachine(WritableMachine):
 
     @classmethod
     def copy(cls, machine: Root, folder: Path) -> ScratchMachine:
-        """Write a machine that is a description, a YAML machine or an archive into a new folder, and open that.
+        """Write a description, a YAML machine or an archive to a new folder, and open that.
 
         Raises:
-            UsageError: the machine is in a folder, or is the running one.
-            MachineError: the folder is there already, or cannot be written.
+            UsageError: the machine is a folder or the running one.
+            MachineError: the folder exists already, or cannot be written.
         """
         files = getattr(machine, "files", None)
         if not isinstance(files, TreeFiles):
             raise UsageError(
-                "only a description, a YAML machine without base: host and an archive without machine.json are copied; "
-                "use cp -r for a folder, tar for an archive, and dranode machine capture for the running machine"
+                "only a description, a YAML machine without base: host and an archive without machine.json can be "
+                "copied; use cp -r for a folder, tar for an archive, dranode machine capture for the running machine"
             )
         devices: dict[str, TreeEntry] = {}
         nodes: dict[str, DeviceFile] = {}
@@ -180,19 +180,19 @@ class ScratchMachine(WritableMachine):
                     place.write_bytes(entry)
             (folder / INDEX).write_bytes(index_of(nodes))
         except FileExistsError as error:
-            raise MachineError(f"{folder} exists already; name a new folder") from error
+            raise MachineError(f"{folder} exists already; choose a new folder") from error
         except OSError as error:
-            raise MachineError(f"{folder} cannot be made: {error.strerror}") from error
+            raise MachineError(f"{folder} cannot be created: {error.strerror}") from error
         return cls(folder, devices)
 
     def contents(self) -> Mapping[str, bytes]:
-        """Every file, by path, without the newline at its end: the kernel writes it, whether or not a driver does."""
+        """Return every file by path, without the final newline, which the kernel always adds."""
         paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file() and not path.is_symlink())
         return {str(path.relative_to(self.folder)): path.read_bytes().removesuffix(b"\n") for path in paths}
 
     @contextmanager
     def gone(self) -> Iterator[None]:
-        """Have nothing in the machine meanwhile, as when a card is pulled out."""
+        """Empty the machine temporarily, as when a card is pulled out."""
         away = self.folder.with_name(f"{self.folder.name}.gone")
         self.folder.rename(away)
         self.folder.mkdir()

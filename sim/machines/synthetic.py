@@ -1,16 +1,15 @@
 """Synthetic machines, made from a description such as `sockets=2,numa=2,l3=4,cores=4,threads=2`.
 
-Each number is per parent: NUMA nodes per socket, L3 caches per NUMA node, cores per L3 cache, threads per core. A
-number that is left out is 1. Cores are numbered socket by socket, then NUMA node, then L3; CPU id = thread x (number of
-cores) + core. Files are computed when they are read, so that opening a machine with 16,384 CPUs costs nothing.
+Each number is per parent: NUMA nodes per socket, L3 caches per NUMA node, cores per L3 cache, threads per core. The
+default is 1. Cores are numbered by socket, then NUMA node, then L3 cache; CPU id = thread x (number of cores) + core.
+Files are computed when they are read, so opening a machine with 16,384 CPUs costs nothing.
 
-`memory` is that of a NUMA node, 4Gi a core if it is left out; a number without a unit is GiB. `hugepages-2Mi` and
-`hugepages-1Gi` are the huge pages of a NUMA node that the kernel has reserved of it, 512 and 1 where there is room.
+`memory` is the memory of a NUMA node, by default 4Gi per core; a number without a unit is GiB. `hugepages-2Mi` and
+`hugepages-1Gi` are the huge pages reserved on each NUMA node, by default 512 and 1 if there is room for them.
 
-`gpus` and `nics` are those of the whole machine (`machine.synthetic_devices`); `gpus=4:amd` says of which vendor.
-`vfs` are the virtual functions of each GPU.
-`interrupts` are those of other devices, on all CPUs at first. What claims change of such a machine they change in
-memory (`machine.scratch`).
+`gpus` and `nics` are numbers for the whole machine (`synthetic_devices`); `gpus=4:amd` also sets the vendor. `vfs` are
+the virtual functions of each GPU. `interrupts` are those of other devices, on all CPUs at first. Claims change such a
+machine only in memory (`scratch`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _CACHES: Final = (  # index folder, level, type, size
     ("index2", 2, "Unified", "1024K"),
     ("index3", 3, "Unified", "32768K"),
 )
-# From what to what a number may be, where that is not a number of parts.
+# The ranges of numbers that do not count parts.
 _RANGES: Final = {
     **dict.fromkeys(_HUGE_PAGES, (0, 99_999_999)),
     **dict.fromkeys(("gpus", "nics"), (0, 64)),
@@ -53,7 +52,7 @@ _DISTANCES: Final = (10, 12, 32)
 
 
 class Description(msgspec.Struct, frozen=True, dict=True):
-    """Numbers of parts, each per parent; bytes of memory and huge pages per NUMA node; devices of the whole machine."""
+    """Parts per parent; memory in bytes and huge pages per NUMA node; devices of the whole machine."""
 
     sockets: int = 1
     numa: int = 1
@@ -78,8 +77,8 @@ class Description(msgspec.Struct, frozen=True, dict=True):
     def huge_pages(self) -> dict[int, int]:
         """Return the number of huge pages of a NUMA node, by their size in bytes."""
         usual = {"hugepages2m": 512, "hugepages1g": 1} if self.node_memory > 2 * _GIB else {}
-        given = {key: getattr(self, key) for key in _HUGE_PAGES}
-        return {size: usual.get(key, 0) if given[key] is None else given[key] for key, size in _HUGE_PAGES.items()}
+        counts = {key: getattr(self, key) for key in _HUGE_PAGES}
+        return {size: usual.get(key, 0) if counts[key] is None else counts[key] for key, size in _HUGE_PAGES.items()}
 
     @cached_property
     def nodes(self) -> int:
@@ -117,30 +116,30 @@ class Description(msgspec.Struct, frozen=True, dict=True):
         return ",".join(_span(thread * self.all_cores + first_core, cores) for thread in range(self.threads))
 
 
-# Keys that are not called as the field is.
+# The field of each key of a description.
 _FIELDS: Final = {
     **{name: name for name in Description.__struct_fields__ if name != "gpu_vendor"},
     "hugepages-2Mi": "hugepages2m",
     "hugepages-1Gi": "hugepages1g",
 }
 KEYS: Final = tuple(key for key in _FIELDS if key not in _HUGE_PAGES)
-"""What a description may say."""
+"""The documented keys of a description."""
 
 
 def parse_description(text: str) -> Description:
     """Read a description.
 
     Raises:
-        UsageError: a key is unknown or given twice, a value is out of its range, or the machine is too large.
+        UsageError: a key is unknown or set twice, a value is out of range, or the machine is too large.
     """
     values: dict[str, int | str] = {}
     for item in text.split(","):
         key, _, value = (part.strip() for part in item.partition("="))
         field = _FIELDS.get(key, key)
         if field not in _FIELDS.values():
-            raise UsageError(f'the description "{text}" has the unknown key "{key}"; there are {", ".join(KEYS)}')
+            raise UsageError(f'the description "{text}" has the unknown key "{key}"; the keys are {", ".join(KEYS)}')
         if field in values:
-            raise UsageError(f'the description "{text}" says "{key}" twice')
+            raise UsageError(f'the description "{text}" sets "{key}" twice')
         try:
             if field == "memory":
                 values[field] = _memory(value)
@@ -159,22 +158,22 @@ def parse_description(text: str) -> Description:
 
 
 def _check(description: Description, text: str) -> None:
-    """Refuse numbers that do not fit together.
+    """Check that the numbers fit together.
 
     Raises:
         UsageError: they do not.
     """
     if description.all_cpus > _MAX_CPUS:
-        raise UsageError(f'the description "{text}" makes {description.all_cpus} CPUs; the most is {_MAX_CPUS}')
+        raise UsageError(f'the description "{text}" makes {description.all_cpus} CPUs; the limit is {_MAX_CPUS}')
     if description.vfs and description.gpu_vendor != VENDOR_OF_VFS:
         raise UsageError(
             f'the description "{text}" has vfs={description.vfs} and GPUs of {description.gpu_vendor}, whose virtual '
-            f"functions containers cannot use; write gpus={description.gpus or 1}:{VENDOR_OF_VFS}"
+            f"functions containers cannot use; set gpus={description.gpus or 1}:{VENDOR_OF_VFS}"
         )
     pages = sum(size * count for size, count in description.huge_pages.items())
     if pages > description.node_memory:
         raise UsageError(
-            f'the description "{text}" has {Quantity.binary(pages)} of huge pages a NUMA node, which is more than its '
+            f'the description "{text}" has {Quantity.binary(pages)} of huge pages on each NUMA node, more than its '
             f"{Quantity.binary(description.node_memory)} of memory"
         )
 
@@ -205,7 +204,7 @@ def _vendor(value: str) -> str:
 
 
 def synthetic_tree(machine: Description) -> dict[str, TreeEntry]:
-    """The files of the machine that tell of its CPUs and memory, as Linux 6 writes them."""
+    """Return the files in /sys about the machine's CPUs and memory, in the format of Linux 6."""
     system: dict[str, TreeEntry] = {"cpu": _cpu_folder(machine), "node": _node_folder(machine)}
     return {"sys": {"devices": {"system": system}}}
 
@@ -255,11 +254,11 @@ def _topology(machine: Description, core: int) -> dict[str, TreeEntry]:
 
 def _caches(machine: Description, core: int) -> dict[str, TreeEntry]:
     l3 = core // machine.cores
-    own = (core, machine.cpus_of(core, 1))
+    per_core = (core, machine.cpus_of(core, 1))
     shared = (l3, machine.cpus_of(l3 * machine.cores, machine.cores))
     caches: dict[str, TreeEntry] = {}
     for index, level, kind, size in _CACHES:
-        number, cpus = shared if index == _SHARED_CACHE else own
+        number, cpus = shared if index == _SHARED_CACHE else per_core
         files = {"level": level, "type": kind, "size": size, "id": number, "shared_cpu_list": cpus}
         caches[index] = {name: _text(value) for name, value in files.items()}
     return caches
@@ -277,8 +276,8 @@ def _one_node(machine: Description, node: int) -> dict[str, TreeEntry]:
     free = total - sum(size * count for size, count in pools.items())
     near, same_socket, far = _DISTANCES
     distances = (
-        near if other == node else same_socket if other // machine.numa == node // machine.numa else far
-        for other in range(machine.nodes)
+        near if target == node else same_socket if target // machine.numa == node // machine.numa else far
+        for target in range(machine.nodes)
     )
     return {
         "cpulist": _text(machine.node_cpus(node)),

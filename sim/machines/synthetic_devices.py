@@ -1,8 +1,8 @@
-"""The rest of a made-up machine: GPUs, NICs, interrupts, and where its host runs.
+"""The devices of a synthetic machine: GPUs, NICs and interrupts, and the cgroups of its host.
 
-GPUs and NICs are spread over the NUMA nodes: GPU `i` of `n` is on node `i x nodes / n`, and so are NICs. Below a PCIe
-root are at most one GPU and one NIC, each behind a port of its own: the first GPU and the first NIC of a node share a
-root, and so do the second ones.
+GPUs and NICs are spread over the NUMA nodes: GPU `i` of `n` is on node `i x nodes / n`, and so is NIC `i`. A PCIe root
+has at most one GPU and one NIC, each behind its own port: the first GPU and the first NIC of a node share a root, and
+so do the second ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIRST_RENDER: Final = 128
 _DRM_MAJOR: Final = 226
 _FIRST_GROUP: Final = 20
 _MOST_QUEUES: Final = 8
-# The first numbers belong to the platform.
+# The first interrupt numbers belong to the platform.
 _FIRST_INTERRUPT: Final = 24
 
 
@@ -33,8 +33,7 @@ class _Model(NamedTuple):
     version: str = ""
 
 
-# One GPU of each vendor whose kernel driver says how much memory it has, or of NVIDIA's, which does not (PCI IDs:
-# the public PCI ID repository).
+# One GPU per vendor (PCI IDs: the public PCI ID repository). The kernel drivers of AMD and Intel report its memory.
 _GPUS: Final = {
     "nvidia": _Model(0x10DE, 0x26B9, 0x030200, "nvidia", "580.95.05"),
     "amd": _Model(0x1002, 0x74A1, 0x120000, "amdgpu"),
@@ -46,7 +45,7 @@ _PORT: Final = _Model(0x8086, 0x352A, 0x060400, "pcieport")
 
 
 class _Place(NamedTuple):
-    """A PCI function: its number among its kind, its folder, its address and its NUMA node."""
+    """A PCI function: its number among devices of its kind, its folder, its address and its NUMA node."""
 
     number: int
     folder: str
@@ -55,7 +54,7 @@ class _Place(NamedTuple):
 
 
 def plant_devices(tree: dict[str, TreeEntry], machine: Description) -> None:
-    """Put the files of a description's devices and host into the tree of its machine."""
+    """Add the files of a description's devices and host to the tree of its machine."""
     gpus, nics = _places(machine)
     _plant_host(tree, machine)
     _plant_interrupts(tree, machine, nics)
@@ -69,8 +68,8 @@ def plant_devices(tree: dict[str, TreeEntry], machine: Description) -> None:
     if nics:
         drivers[_NIC.driver] = ""
     for name, version in drivers.items():
-        for way in ("bind", "unbind"):
-            plant(tree, f"sys/bus/pci/drivers/{name}/{way}", b"")
+        for action in ("bind", "unbind"):
+            plant(tree, f"sys/bus/pci/drivers/{name}/{action}", b"")
         if version:
             plant(tree, f"sys/module/{name}/version", _text(version))
     for place in gpus:
@@ -96,7 +95,7 @@ def _plant_host(tree: dict[str, TreeEntry], machine: Description) -> None:
 
 
 def _plant_interrupts(tree: dict[str, TreeEntry], machine: Description, nics: list[_Place]) -> None:
-    """Put a disk's interrupts on all CPUs, and that of each queue of a NIC on one CPU of its node."""
+    """Add a disk's interrupts on all CPUs, and an interrupt on one CPU of its node for each queue of a NIC."""
     every = machine.cpus_of(0, machine.all_cores)
     named: list[tuple[str, object]] = [(f"nvme0q{number}", every) for number in range(machine.interrupts)]
     named += [
@@ -136,7 +135,7 @@ def _places(machine: Description) -> tuple[list[_Place], list[_Place]]:
 
 
 def _plant_behind_port(tree: dict[str, TreeEntry], machine: Description, place: _Place, model: _Model) -> None:
-    """Plant a function, and the port of its root complex that leads to it."""
+    """Add a function and the port of its root complex."""
     port = place.folder.rpartition("/")[0]
     _plant_function(tree, machine, place._replace(folder=port, address=port.rpartition("/")[2]), _PORT)
     _plant_function(tree, machine, place, model)
@@ -183,15 +182,15 @@ def _plant_group(tree: dict[str, TreeEntry], place: _Place, group: int) -> None:
     plant(tree, f"{place.folder}/iommu_group", _link(place.folder, f"sys/kernel/iommu_groups/{group}"))
     members = f"sys/kernel/iommu_groups/{group}/devices"
     plant(tree, f"{members}/{place.address}", _link(members, place.folder))
-    # The kernel makes it when the function is bound to vfio-pci.
+    # The kernel creates this device when the function is bound to vfio-pci.
     plant(tree, f"dev/vfio/{group}", DeviceFile("c", 240, group))
 
 
 def _plant_vendor(tree: dict[str, TreeEntry], machine: Description, gpus: list[_Place]) -> None:
     if machine.gpu_vendor == "nvidia":
         version = _GPUS["nvidia"].version
-        said = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Tue Sep 16 19:49:42 UTC 2025"
-        plant(tree, "proc/driver/nvidia/version", _text(said))
+        version_line = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Tue Sep 16 19:49:42 UTC 2025"
+        plant(tree, "proc/driver/nvidia/version", _text(version_line))
         for name, major, minor in (("nvidiactl", 195, 255), ("nvidia-uvm", 510, 0), ("nvidia-uvm-tools", 510, 1)):
             plant(tree, f"dev/{name}", DeviceFile("c", major, minor))
     if machine.gpu_vendor == "amd":
@@ -212,11 +211,11 @@ def _plant_vendor(tree: dict[str, TreeEntry], machine: Description, gpus: list[_
 
 
 def _plant_nvidia(tree: dict[str, TreeEntry], place: _Place) -> None:
-    said = (
+    information = (
         f"Model: \t\t NVIDIA L40S\nGPU UUID: \t GPU-{place.number:08x}-0000-4000-8000-000000000000\n"
         f"Bus Location: \t {place.address}\nDevice Minor: \t {place.number}\nGPU Excluded:\t No"
     )
-    plant(tree, f"proc/driver/nvidia/gpus/{place.address}/information", _text(said))
+    plant(tree, f"proc/driver/nvidia/gpus/{place.address}/information", _text(information))
     plant(tree, f"dev/nvidia{place.number}", DeviceFile("c", 195, place.number))
 
 
@@ -230,7 +229,7 @@ def _plant_drm(tree: dict[str, TreeEntry], place: _Place) -> None:
 
 def _plant_kfd(tree: dict[str, TreeEntry], number: int, place: _Place, memory: int) -> None:
     domain, bus = place.address.split(":")[:2]
-    said = {
+    properties = {
         "simd_count": 1216,
         "location_id": int(bus, 16) << 8,
         "domain": int(domain, 16),
@@ -238,7 +237,7 @@ def _plant_kfd(tree: dict[str, TreeEntry], number: int, place: _Place, memory: i
     }
     folder = f"sys/devices/virtual/kfd/kfd/topology/nodes/{number}"
     plant(tree, f"{folder}/gpu_id", _text(1000 + number))
-    plant(tree, f"{folder}/properties", _text("\n".join(f"{name} {value}" for name, value in said.items())))
+    plant(tree, f"{folder}/properties", _text("\n".join(f"{name} {value}" for name, value in properties.items())))
     plant(tree, f"{folder}/mem_banks/0/properties", _text(f"heap_type 1\nsize_in_bytes {memory}"))
 
 
@@ -254,7 +253,7 @@ def _plant_network(tree: dict[str, TreeEntry], machine: Description, place: _Pla
     }
     for file, value in files.items():
         plant(tree, f"{folder}/{file}", _text(value))
-    # Packets are not steered on their way in, and on their way out each CPU has its queue.
+    # Incoming packets are not steered (RPS is off); for outgoing ones, each CPU has its own queue (XPS).
     for queue, cpu in enumerate(_queue_cpus(machine, place)):
         plant(tree, f"{folder}/queues/rx-{queue}/rps_cpus", _text(mask_text(CPUSet())))
         plant(tree, f"{folder}/queues/tx-{queue}/xps_cpus", _text(mask_text(CPUSet((cpu,)))))

@@ -1,6 +1,6 @@
 """A file tree in memory, made from an archive, a YAML machine or a description."""
 
-# ruff: noqa: D102 - the protocols Root and Files say what their methods promise
+# ruff: noqa: D102 - the protocols Root and ConfinedFiles document their methods
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 INDEX: Final = "machine.json"
-"""Beside `sys/` in a folder: a YAML machine's long form for what only root can make, the device nodes."""
+"""A file next to `sys/` in a folder: the device nodes, which only root could create, as a YAML machine."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ TreeEntry: TypeAlias = "bytes | Link | DeviceFile | LazyFolder | dict[str, TreeE
 
 
 class TreeFiles:
-    """`Files` of a tree."""
+    """`ConfinedFiles` of a tree."""
 
     def __init__(self, tree: dict[str, TreeEntry]) -> None:
         self.tree = tree
@@ -91,21 +91,21 @@ class TreeFiles:
 
 
 def plant(tree: dict[str, TreeEntry], path: str, node: TreeEntry) -> None:
-    """Put an entry into a tree that is being made, with the folders that lead to it.
+    """Add an entry and its parent folders to a tree.
 
     Raises:
-        FileExistsError: a file is where a folder must be, or the path is taken; the error names it.
+        FileExistsError: the path exists already, or a parent is a file; the error has its path.
     """
     *folders, name = path.split("/")
-    here = tree
+    parent = tree
     for depth, folder in enumerate(folders):
-        below = here.setdefault(folder, {})
+        below = parent.setdefault(folder, {})
         if not isinstance(below, dict):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), "/".join(folders[: depth + 1]))
-        here = below
-    if name in here:
+        parent = below
+    if name in parent:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-    here[name] = node
+    parent[name] = node
 
 
 def index_of(devices: Mapping[str, DeviceFile]) -> bytes:

@@ -1,4 +1,4 @@
-"""A cluster's documents as a picture needs them; what does not decode is named, never taken for nothing."""
+"""The documents of a cluster for a picture; documents that do not decode are reported instead of ignored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 
 T = TypeVar("T")
 
-# The kinds that a page is made of, each with the parameters of its list.
+# The kinds that a page shows, each with the parameters for listing it.
 PAGE_KINDS: Final[Mapping[str, Mapping[str, str]]] = {
     "ResourceSlice": {},
     "DeviceClass": {},
@@ -38,15 +38,15 @@ _POD_FINISHED: Final = frozenset(("Succeeded", "Failed"))
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
-    """A pod and what was seen around it.
+    """A pod with its claims and Events.
 
     Attributes:
         name: `<namespace>/<name>`.
-        pod: as it decodes.
-        claims: the names of its claims, `<namespace>/<name>`; a template's once it is generated.
+        pod: the pod.
+        claims: the names of its claims, `<namespace>/<name>`; those from templates once they are generated.
         ungenerated: the entries whose claim is not generated yet.
-        phase: `status.phase`; empty if it is not there.
-        scheduler: what kube-scheduler says in its condition PodScheduled, if that is false.
+        phase: `status.phase`; empty if missing.
+        scheduler: kube-scheduler's message in the condition PodScheduled, if that is false.
         warnings: its warning Events, the newest first: `<reason>: <message>`.
     """
 
@@ -60,24 +60,24 @@ class PodSeen:
 
     @property
     def waits(self) -> bool:
-        """Return whether it has not started yet, as far as its status says."""
+        """Return whether the pod has not started yet, according to its status."""
         return self.phase in ("", "Pending")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """The objects of a cluster that were seen.
+    """The objects of a cluster that were read.
 
     Attributes:
         slices: all ResourceSlices.
         classes: all DeviceClasses.
-        nodes: those that there are Nodes of.
-        node_remarks: what is odd about each, by name.
+        nodes: all Nodes.
+        node_remarks: remarks about each node, such as cordoned, by name.
         claims: by `<namespace>/<name>`.
-        pods: in order, without those that have ended.
-        notes: one sentence each for what was not seen.
+        pods: in order, without finished pods.
+        notes: one sentence for everything that was not read.
         sources: the documents that decode.
-        claims_known: False if no claim was read, so that nothing is known to be free.
+        claims_known: False if claims were not read, so that no device is known to be free.
         rules: all DeviceTaintRules.
     """
 
@@ -94,7 +94,7 @@ class ClusterSeen:
     _users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def fleet_claims(self) -> Iterator[FleetClaim]:
-        """Yield the claims as a picture shows them."""
+        """Yield the claims for a picture."""
         for name, claim in self.claims.items():
             metadata = claim.metadata
             yield FleetClaim(
@@ -110,20 +110,20 @@ class ClusterSeen:
 def cluster_seen(
     documents: Iterable[SourceDocument], kinds: Collection[str] = (), refused: Sequence[str] = ()
 ) -> ClusterSeen:
-    """Sort out a cluster's documents.
+    """Decode the documents of a cluster.
 
     Args:
-        documents: those that matter and others.
-        kinds: the kinds of which all that there is was read, so that none of a kind means that there is none.
-        refused: what could not be read, in sentences.
+        documents: the documents; other kinds are ignored.
+        kinds: the kinds that were read completely, even if the cluster has no object of them.
+        refused: one sentence for each kind that could not be read.
     """
     documents = tuple(documents)
     by_kind: dict[str, list[SourceDocument]] = defaultdict(list)
     for source in documents:
         by_kind[source.kind].append(source)
     unread: dict[str, str] = {}
-    slices = tuple(each for _, each in _decoded(ResourceSlice, by_kind["ResourceSlice"], unread))
-    classes = tuple(each for _, each in _decoded(DeviceClass, by_kind["DeviceClass"], unread))
+    slices = tuple(slice_ for _, slice_ in _decoded(ResourceSlice, by_kind["ResourceSlice"], unread))
+    classes = tuple(class_ for _, class_ in _decoded(DeviceClass, by_kind["DeviceClass"], unread))
     nodes = tuple(_decoded(Node, by_kind["Node"], unread))
     claims = {
         _full_name(claim.metadata.namespace, claim.metadata.name): claim
@@ -132,9 +132,9 @@ def cluster_seen(
     rules = tuple(_rules(by_kind["DeviceTaintRule"], unread))
     warnings = _warnings(by_kind["Event"])
     pods = tuple(
-        pod
-        for source, each in _decoded(Pod, by_kind["Pod"], unread)
-        if (pod := _pod(each, source.document, warnings)).phase not in _POD_FINISHED
+        pod_seen
+        for source, pod in _decoded(Pod, by_kind["Pod"], unread)
+        if (pod_seen := _pod(pod, source.document, warnings)).phase not in _POD_FINISHED
     )
     return ClusterSeen(
         slices,
@@ -197,20 +197,21 @@ def _pod(pod: Pod, document: Mapping[str, Any], warnings: Mapping[str, Sequence[
     name = _full_name(namespace, pod.metadata.name)
     status = _mapping(document.get("status"))
     generated = {
-        str(each.get("name")): each.get("resourceClaimName") for each in _mappings(status.get("resourceClaimStatuses"))
+        str(item.get("name")): item.get("resourceClaimName") for item in _mappings(status.get("resourceClaimStatuses"))
     }
     claims: list[str] = []
     ungenerated: list[str] = []
     for entry in pod.spec.resource_claims:
-        own = entry.resource_claim_name or generated.get(entry.name)
-        if own:
-            claims.append(_full_name(namespace, str(own)))
-        elif entry.name not in generated:  # there with no claim: the template asks for none
+        claim_name = entry.resource_claim_name or generated.get(entry.name)
+        if claim_name:
+            claims.append(_full_name(namespace, str(claim_name)))
+        elif entry.name not in generated:  # a status without a claim name means that no claim is needed
             ungenerated.append(entry.name)
     extended = _mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")
     if isinstance(extended, str):
         claims.append(_full_name(namespace, extended))
-    scheduled = next((each for each in _mappings(status.get("conditions")) if each.get("type") == "PodScheduled"), {})
+    conditions = _mappings(status.get("conditions"))
+    scheduled = next((condition for condition in conditions if condition.get("type") == "PodScheduled"), {})
     return PodSeen(
         name,
         pod,
@@ -233,12 +234,14 @@ def _warnings(events: Iterable[SourceDocument]) -> dict[str, list[str]]:
             series = _mapping(event.get("series")).get("lastObservedTime")
             time = str(series or event.get("lastTimestamp") or event.get("eventTime") or "")
             dated[name].append((time, f"{event.get('reason')}: {message}"))
-    return {name: list(dict.fromkeys(text for _, text in sorted(each, reverse=True))) for name, each in dated.items()}
+    return {
+        name: list(dict.fromkeys(text for _, text in sorted(of_pod, reverse=True))) for name, of_pod in dated.items()
+    }
 
 
 def _node_remarks(document: Mapping[str, Any]) -> Iterator[str]:
     conditions = _mappings(_mapping(document.get("status")).get("conditions"))
-    ready = next((each for each in conditions if each.get("type") == "Ready"), None)
+    ready = next((condition for condition in conditions if condition.get("type") == "Ready"), None)
     if ready is not None and ready.get("status") != "True":
         yield f"not Ready: {ready.get('message') or ready.get('reason') or ready.get('status')}"
     if _mapping(document.get("spec")).get("unschedulable"):
@@ -248,7 +251,7 @@ def _node_remarks(document: Mapping[str, Any]) -> Iterator[str]:
 def _claim_remarks(claim: ResourceClaim) -> Iterator[str]:
     if claim.metadata.deletion_timestamp:
         yield f"deletion began at {claim.metadata.deletion_timestamp}"
-    yield from (f"is reserved for {each}" for each in claim.status.reserved_for if not each.is_pod)
+    yield from (f"is reserved for {consumer}" for consumer in claim.status.reserved_for if not consumer.is_pod)
     for _, named in _named_cpus(claim):
         if not _is_cpu_list(named):
             yield f"has CPUs in its status that are not a valid cpu-list and are not shown: {named!r}"
@@ -266,20 +269,20 @@ def _users(claims: Mapping[str, ResourceClaim], pods: Iterable[PodSeen]) -> dict
     for pod in pods:
         for claim_name in pod.claims:
             users[claim_name][pod.name] = None
-    return {name: tuple(each) for name, each in users.items()}
+    return {name: tuple(of_claim) for name, of_claim in users.items()}
 
 
 def _cpus(claim: ResourceClaim) -> dict[str, str]:
-    """The CPUs that a driver names in the claim's status, by node: `data.cpus`, if it is a cpu-list."""
+    """Return the CPUs in the claim's status, by pool: `data.cpus` of the drivers, if it is a cpu-list."""
     cpus: dict[str, list[str]] = defaultdict(list)
     for pool, named in _named_cpus(claim):
         if _is_cpu_list(named) and named not in cpus[pool]:
             cpus[pool].append(named)
-    return {pool: ",".join(each) for pool, each in cpus.items()}
+    return {pool: ",".join(lists) for pool, lists in cpus.items()}
 
 
 def _named_cpus(claim: ResourceClaim) -> Iterator[tuple[str, str]]:
-    """Yield pool and `data.cpus` of each device in the claim's status that has such a text."""
+    """Yield pool and `data.cpus` of each device in the claim's status that has it as a string."""
     for entry in claim.status.devices:
         status = _mapping(entry)
         named = _mapping(status.get("data")).get("cpus")
@@ -303,4 +306,4 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
-    return (each for each in value if isinstance(each, Mapping)) if isinstance(value, (list, tuple)) else iter(())
+    return (item for item in value if isinstance(item, Mapping)) if isinstance(value, (list, tuple)) else iter(())

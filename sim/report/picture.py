@@ -1,6 +1,6 @@
-"""A cluster's documents as a picture, at one moment, compared with another, or before and after pods are placed.
+"""Pictures of a cluster: now, compared with an earlier dump, or before and after placing pods.
 
-Who waits and why is explained by kube-scheduler's own words, by Events, and by the model of the scheduler.
+Why pods wait is explained with kube-scheduler's own message, with Events, and with the simulated scheduler.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from dranode.sim.report.cluster import ClusterSeen, PodSeen
 
 _MOST_WARNINGS: Final = 3
 _MOST_GROUPS: Final = 6
-# A page for people: who wants to know of more pods asks `fit`.
-_MOST_JUDGED: Final = 200
+# A page explains so many waiting pods; for more, `fit` has the answers.
+_MOST_EXPLAINED: Final = 200
 
 
 def waiting(seen: ClusterSeen, features: Features) -> tuple[tuple[WaitingPod, ...], tuple[str, ...]]:
-    """Return the pods that wait and the claims without a pod that do, and one sentence each for what could not be said.
+    """Return waiting pods and unused waiting claims, and a sentence for each pod that could not be explained.
 
-    Each pod is judged by how the cluster stands now, as if it came next.
+    Each pod is placed on the current cluster, as if it were next.
     """
-    judge = _Judge(seen, features)
-    waiting_pods = (*_pods(seen, judge), *_claims(seen))
-    return waiting_pods, tuple(judge.notes)
+    explainer = _Explainer(seen, features)
+    waiting_pods = (*_pods(seen, explainer), *_claims(seen))
+    return waiting_pods, tuple(explainer.notes)
 
 
-def _pods(seen: ClusterSeen, judge: _Judge) -> Iterator[WaitingPod]:
+def _pods(seen: ClusterSeen, explainer: _Explainer) -> Iterator[WaitingPod]:
     for pod in seen.pods:
         missing = tuple(name for name in pod.claims if name not in seen.claims)
         unallocated = tuple(
@@ -55,7 +55,7 @@ def _pods(seen: ClusterSeen, judge: _Judge) -> Iterator[WaitingPod]:
         reasons += [f"claim {name} does not exist" for name in missing]
         reasons += [f'the claim for its entry "{name}" does not exist yet' for name in pod.ungenerated]
         if not (missing or pod.ungenerated or pod.pod.spec.node_name):
-            reasons += judge.sentences(pod)
+            reasons += explainer.sentences(pod)
         if not reasons:
             namespace, _, name = pod.name.partition("/")
             reasons.append(f"the reason is unknown; see kubectl describe pod -n {namespace} {name}")
@@ -69,33 +69,33 @@ def _claims(seen: ClusterSeen) -> Iterator[WaitingPod]:
             yield WaitingPod(name, (name,), ("no known pod uses it, so kube-scheduler does not allocate it",))
 
 
-class _Judge:
-    """Asks the model of the scheduler about pods; what it cannot answer is noted."""
+class _Explainer:
+    """Explains with the simulated scheduler why pods wait; pods that it cannot explain are noted."""
 
     def __init__(self, seen: ClusterSeen, features: Features) -> None:
         self._seen = seen
         self._features = features
         self._questions: ClusterQuestions | None = None
-        self._judged = 0
+        self._explained = 0
         self.notes: list[str] = []
 
     def sentences(self, pod: PodSeen) -> list[str]:
-        """Return what the model says of a pod."""
+        """Return why the simulated scheduler would not place a pod."""
         if not self._seen.slices or not self._seen.classes or not self._seen.nodes:
-            return []  # a note of what was seen says so
-        self._judged += 1
-        if self._judged > _MOST_JUDGED:
-            return [f"not checked, because {_MOST_JUDGED} pods come first; see dranode fit --pod {pod.name}"]
+            return []  # the notes of the cluster say so
+        self._explained += 1
+        if self._explained > _MOST_EXPLAINED:
+            return [f"not checked, because {_MOST_EXPLAINED} pods come first; see dranode fit --pod {pod.name}"]
         try:
-            questions = self._asked()
-            waiting_pod = next(each for each in questions.dump.pods if each.key == pod.name)
+            questions = self._cluster_questions()
+            waiting_pod = next(item for item in questions.dump.pods if item.key == pod.name)
             answer = questions.answer(questions.state, demand_of(waiting_pod, questions.dump, questions.features))
         except DocumentError as error:
             self.notes.append(f"cannot tell why {pod.name} waits: {error}")
             return []
         return list(_sentences(answer))
 
-    def _asked(self) -> ClusterQuestions:
+    def _cluster_questions(self) -> ClusterQuestions:
         if self._questions is None:
             dump = read_dump(self._seen.sources)
             self._questions = ClusterQuestions.of(dump, self._features, lambda: "share")
@@ -115,38 +115,38 @@ def _sentences(answer: PodAnswer) -> Iterator[str]:
 
 
 def cluster_picture(
-    now: ClusterSeen, before: ClusterSeen | None, features: Features, *, title: str, taken: str = ""
+    current: ClusterSeen, before: ClusterSeen | None, features: Features, *, title: str, moment: str = ""
 ) -> FleetPicture:
-    """Return a cluster as it stands, beside how it stood before if that is given."""
-    known: dict[str, Sequence[str]] = dict(now.node_remarks)
-    moments = [("now", tuple(now.fleet_claims()))]
-    slices = now.slices
+    """Return a picture of a cluster, next to an earlier one if `before` is not None."""
+    known: dict[str, Sequence[str]] = dict(current.node_remarks)
+    moments = [("now", tuple(current.fleet_claims()))]
+    slices = current.slices
     if before is not None:
         moments = [("before", tuple(before.fleet_claims())), ("after", moments[0][1])]
-        pools = {(each.spec.driver, each.spec.pool.name) for each in slices}
-        gone = [each for each in before.slices if (each.spec.driver, each.spec.pool.name) not in pools]
+        pools = {(slice_.spec.driver, slice_.spec.pool.name) for slice_ in slices}
+        gone = [slice_ for slice_ in before.slices if (slice_.spec.driver, slice_.spec.pool.name) not in pools]
         slices = (*slices, *gone)
-        for node, pool in dict.fromkeys((each.spec.node_name or "", each.spec.pool.name) for each in gone):
+        for node, pool in dict.fromkeys((slice_.spec.node_name or "", slice_.spec.pool.name) for slice_ in gone):
             known[node] = (*known.get(node, ()), f"gone: pool {pool} is only in the earlier dump")
-    waiting_pods, unsaid = waiting(now, features)
+    waiting_pods, unsaid = waiting(current, features)
     return fleet_picture(
         title,
         slices,
         moments,
         known=known,
         waiting=waiting_pods,
-        notes=(*now.notes, *unsaid),
+        notes=(*current.notes, *unsaid),
         unknown={
-            name: {each.spec.driver for each in slices} if seen is not None and not seen.claims_known else ()
-            for name, seen in (("now", now), ("before", before), ("after", now))
+            name: {slice_.spec.driver for slice_ in slices} if seen is not None and not seen.claims_known else ()
+            for name, seen in (("now", current), ("before", before), ("after", current))
         },
-        taken=taken,
-        ruled=lambda device: ruled_taints(now, device, features),
+        taken=moment,
+        ruled=lambda device: ruled_taints(current, device, features),
     )
 
 
 def ruled_taints(seen: ClusterSeen, device: DeviceKey, features: Features) -> tuple[str, ...]:
-    """Return the taints that a cluster's rules put on a device, each with its rule."""
+    """Return the taints of DeviceTaintRules on a device, each with its rule."""
     if not features.device_taint_rules:
         return ()
     rules = rules_on(seen.rules, *device, features)
@@ -159,14 +159,14 @@ _MOST_FACTS: Final = 50
 def placed_picture(
     seen: ClusterSeen, answers: Sequence[PodAnswer], end: ClusterState, features: Features, *, title: str
 ) -> FleetPicture:
-    """Return a cluster before and after its pods are placed.
+    """Return a picture of a cluster before and after placing pods.
 
     Args:
-        seen: the cluster with the pods that were asked for.
-        answers: what became of them.
-        end: the cluster as the last of them leaves it.
+        seen: the cluster with the pods to place.
+        answers: the answers about these pods.
+        end: the cluster after the last of them.
         features: the release and the gates.
-        title: what the picture is called.
+        title: the title of the picture.
     """
     before = tuple(seen.fleet_claims())
     placed = [answer for answer in answers if answer.choice.node is not None]
@@ -182,7 +182,7 @@ def placed_picture(
         notes=seen.notes,
         facts=facts,
         unknown={
-            moment: () if seen.claims_known else {each.spec.driver for each in seen.slices}
+            moment: () if seen.claims_known else {slice_.spec.driver for slice_ in seen.slices}
             for moment in ("before", "after")
         },
         ruled=lambda device: ruled_taints(seen, device, features),
@@ -190,16 +190,16 @@ def placed_picture(
 
 
 def _after(before: Sequence[FleetClaim], placed: Sequence[PodAnswer], end: ClusterState) -> Iterator[FleetClaim]:
-    """Yield the claims as they are at the end: with what they got, and those that templates make."""
+    """Yield the claims at the end, with their devices and including those from templates."""
     pods: dict[str, list[str]] = defaultdict(list)
     for answer in placed:
         for key in answer.demand.entries.values():
             pods[str(key)].append(answer.choice.pod)
-    known = {claim.name: claim for claim in before}
-    names = dict.fromkeys((*known, *pods))
+    claims = {claim.name: claim for claim in before}
+    names = dict.fromkeys((*claims, *pods))
     allocations = {str(key): allocation for key, allocation in end.allocations.items()}
     for name in names:
-        claim = known.get(name, FleetClaim(name))
+        claim = claims.get(name, FleetClaim(name))
         users = tuple(dict.fromkeys((*claim.pods, *pods.get(name, ()))))
         yield replace(claim, pods=users, shares=shares_of(allocations.get(name)))
 

@@ -300,7 +300,7 @@ def test_where_no_temporary_folder_can_be_made_the_way_out_is_one_that_the_demo_
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     run = local_run((), "node", None, Features(), lambda _: None)
-    with pytest.raises(DranodeError, match=r"be made: No such file or directory; set TMPDIR"), run:
+    with pytest.raises(DranodeError, match=r"be created: No such file or directory; set TMPDIR"), run:
         pytest.fail("there is no folder to run in")
 
 
@@ -427,7 +427,7 @@ def test_a_template_of_another_namespace_is_named_with_the_namespace_in_which_it
     }
     _, run, _ = local(tmp_path, "--machine", SERVER, claims=[template, pod])
     (failed,) = [one["error"] for one in run["claims"] if one["error"]]
-    assert "ResourceClaimTemplate team/t, which is in no file" in failed
+    assert "ResourceClaimTemplate team/t, which is not in the files" in failed
 
 
 def test_the_cpu_that_is_kept_back_is_explained_beside_the_devices(tmp_path: Path) -> None:

@@ -39,12 +39,12 @@ def test_proc_sys_is_not_taken_for_the_machine(tmp_path: Path) -> None:
 def test_several_machines_in_a_folder_are_refused_by_name(tmp_path: Path) -> None:
     lay(tmp_path / "one")
     lay(tmp_path / "two")
-    with pytest.raises(MachineError, match="holds 2 machines, one and two among them; name one"):
+    with pytest.raises(MachineError, match="holds 2 machines, including one and two; choose one"):
         open_machine(str(tmp_path))
 
 
 def test_a_folder_without_sys_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match="holds no sys/ folder"):
+    with pytest.raises(MachineError, match="has no sys/ folder"):
         open_machine(str(tmp_path))
 
 
@@ -80,16 +80,16 @@ def test_a_folder_of_a_live_tree_shows_what_is_there_now(tmp_path: Path) -> None
     ("text", "message"),
     [
         ("", 'there is no machine ""'),
-        ("nowhere", 'there is no machine "nowhere"; name host, a folder or .tar archive'),
+        ("nowhere", 'there is no machine "nowhere"; pass host, a folder or .tar archive'),
         ("sockets=2,numa", 'has the unknown key "numa"|numa=.*must be a whole number'),
-        ("socket=2", 'the unknown key "socket"; there are sockets, numa, l3, cores, threads'),
+        ("socket=2", 'the unknown key "socket"; the keys are sockets, numa, l3, cores, threads'),
         ("hugepages-1Gi=8Gi", 'hugepages-1Gi=8Gi in the description "hugepages-1Gi=8Gi" must be a whole number'),
         ("sockets=0", 'sockets=0 in the description "sockets=0" must be a whole number from 1 to 65536'),
         ("cores=-4", "cores=-4 .* must be a whole number"),
         ("cores=4.5", "cores=4.5 .* must be a whole number"),
         ("cores=٤", "must be a whole number"),
-        ("cores=2,cores=4", 'says "cores" twice'),
-        ("sockets=300,cores=300", "makes 90000 CPUs; the most is 65536"),
+        ("cores=2,cores=4", 'sets "cores" twice'),
+        ("sockets=300,cores=300", "makes 90000 CPUs; the limit is 65536"),
         (f"cores={'9' * 5000}", "must be a whole number"),
     ],
 )

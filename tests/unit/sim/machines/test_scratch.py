@@ -67,7 +67,7 @@ def test_a_scratch_machine_has_the_device_nodes_of_its_index(tmp_path: Path) -> 
 
 def test_a_folder_without_sys_is_no_scratch_machine(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(MachineError, match=f"{folder} (holds no sys|does not exist; dranode machine copy)"):
+        with pytest.raises(MachineError, match=f"{folder} (has no sys|does not exist; dranode machine copy)"):
             open_machine(f"scratch:{folder}")
 
 

@@ -66,8 +66,8 @@ def test_nodes_have_huge_pages_as_the_description_says() -> None:
         ("memory=0", "memory=0 in the description .* an amount from 1Mi to 99999Gi"),
         ("memory=64GB", "memory=64GB in the description .* an amount from 1Mi to 99999Gi"),
         ("hugepages2m=-1", "whole number from 0 to"),
-        ("memory=4Gi,hugepages-1Gi=5", "has 6Gi of huge pages a NUMA node, which is more than its 4Gi of memory"),
-        ("memory=1,hugepages1g=1,hugepages2m=1", "has 1026Mi of huge pages a NUMA node, which is more than its 1Gi"),
+        ("memory=4Gi,hugepages-1Gi=5", "has 6Gi of huge pages on each NUMA node, more than its 4Gi of memory"),
+        ("memory=1,hugepages1g=1,hugepages2m=1", "has 1026Mi of huge pages on each NUMA node, more than its 1Gi"),
     ],
 )
 def test_memory_that_cannot_be_is_refused(description: str, sentence: str) -> None:

@@ -65,9 +65,9 @@ def test_the_queues_of_a_nic_interrupt_the_cpus_of_its_node() -> None:
         ("gpus=65", "gpus=65 in the description .* must be a whole number from 0 to 64"),
         ("gpus=2:acme", "gpus=2:acme .* one of the vendors nvidia, amd, intel, such as 4:nvidia"),
         ("vfs=8", "vfs=8 in the description .* must be a whole number from 0 to 7"),
-        ("gpus=2:amd,vfs=2", "vfs=2 and GPUs of amd, .*; write gpus=2:intel"),
+        ("gpus=2:amd,vfs=2", "vfs=2 and GPUs of amd, .*; set gpus=2:intel"),
         ("gpus=2:", "gpus=2: .* one of the vendors"),
-        ("nic=2", 'unknown key "nic"; there are sockets, .*nics, interrupts'),
+        ("nic=2", 'unknown key "nic"; the keys are sockets, .*nics, interrupts'),
     ],
 )
 def test_devices_that_cannot_be_are_refused(description: str, sentence: str) -> None:
@@ -94,7 +94,7 @@ def test_a_machine_is_copied_into_a_new_folder_alone(tmp_path: Path) -> None:
     copied = ScratchMachine.copy(open_machine("cores=2,gpus=1"), tmp_path / "machine")
     again = open_machine(f"scratch:{tmp_path / 'machine'}")
     assert copied.device_number("dev/nvidia0") == again.device_number("dev/nvidia0") == ("c", 195, 0)
-    with pytest.raises(MachineError, match="machine exists already; name a new folder"):
+    with pytest.raises(MachineError, match="machine exists already; choose a new folder"):
         ScratchMachine.copy(open_machine("cores=2"), tmp_path / "machine")
     for other in ("host", str(tmp_path / "machine")):
         with pytest.raises(UsageError, match="use cp -r for a folder"):
