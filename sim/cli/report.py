@@ -110,7 +110,7 @@ def _cluster(
     before = cluster_seen(simulated(load_documents(earlier), tolerant=True)) if earlier else None
     if cluster is not None:
         title = f"Cluster of {cluster.name}"
-        return cluster_picture(_served(cluster), before, features, title=title, taken=time_now())
+        return cluster_picture(_served(cluster), before, features, title=title, moment=time_now())
     after = cluster_seen(simulated(load_documents(files), tolerant=True))
     names = ", ".join(Path(file).name for file in files)
     return cluster_picture(after, before, features, title=f"Cluster in {names}")

@@ -1,9 +1,8 @@
-"""Compares claims, classes, pods and devices with each other, where all are valid by themselves.
+"""Compares claims, classes, pods and devices that are valid by themselves with each other.
 
-Kubernetes takes such documents, so these are warnings: the other document may be in the cluster alone. A class, claim
-or template that is missing is mentioned only where the files hold others of its kind. An attribute that no device
-has is mentioned if its driver says which there are (`Plugin.attribute_names`), or if ResourceSlices are among the
-documents.
+The results are warnings, because Kubernetes accepts such documents, and the missing one may only be in the cluster. A
+missing class, claim or template is only reported if the files have others of its kind. An attribute that no device has
+is reported if its driver declares its attributes (`Plugin.attribute_names`), or if there are ResourceSlices.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ from dranode.sim.cel.syntax import CELCompileError, CELRuntimeError
 from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
 
 _STANDARD: Final = "resource.kubernetes.io"
-# Those that Kubernetes defines (k8s.io/dynamic-resource-allocation/deviceattribute 0.37).
+# The attributes that Kubernetes defines (k8s.io/dynamic-resource-allocation/deviceattribute 0.37).
 _STANDARD_NAMES: Final = frozenset(f"{_STANDARD}/{name}" for name in ("numaNode", "pciBusID", "pcieRoot"))
 _SIMILAR_NAMES: Final = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """The names of attributes and capacities that devices have.
+    """The names of the attributes and capacities of devices.
 
     Attributes:
-        attributes: qualified.
-        capacities: qualified.
-        domains: those of which all attributes are known.
-        capacity_domains: those of which all capacities are known.
-        published: whether ResourceSlices say what is published, so that what they lack nobody publishes.
-        of_drivers: the attributes of the devices of each driver of which all are known.
+        attributes: qualified names of attributes.
+        capacities: qualified names of capacities.
+        domains: the domains of which all attributes are known.
+        capacity_domains: the domains of which all capacities are known.
+        published: whether the names come from ResourceSlices, so that no device has any others.
+        of_drivers: the attributes of each driver, if all are known.
     """
 
     attributes: frozenset[str] = _STANDARD_NAMES
@@ -65,7 +64,7 @@ class KnownNames:
 
     @classmethod
     def of(cls, declared: Mapping[str, frozenset[str]], devices: Sequence[tuple[str, Device]]) -> KnownNames:
-        """Return what drivers declare by name, and what devices of slices have, each with its driver."""
+        """Return the names that drivers declare, and those of devices, each given with its driver."""
         of_drivers = {driver: set(names) for driver, names in declared.items() if names}
         for driver, device in devices:
             of_drivers.setdefault(driver, set()).update(qualified(name, driver) for name in device.attributes)
@@ -81,14 +80,14 @@ class KnownNames:
         )
 
     def among(self, drivers: Collection[str]) -> KnownNames:
-        """Return the names for devices of these drivers alone, if all of their attributes are known."""
+        """Return the names for devices of these drivers only, if all of their attributes are known."""
         if not drivers or not all(driver in self.of_drivers for driver in drivers):
             return self
         return replace(self, attributes=_STANDARD_NAMES.union(*(self.of_drivers[driver] for driver in drivers)))
 
 
 def selector_warnings(selectors: Iterable[DeviceSelector], path: str, known: KnownNames) -> Iterator[FieldError]:
-    """Yield a warning for each name in expressions that no device has."""
+    """Yield a warning for each name in an expression that no device has."""
     for index, selector in enumerate(selectors):
         if selector.cel is not None:
             for kind, domain, name in sorted(set(names_read(selector.cel.expression))):
@@ -98,9 +97,8 @@ def selector_warnings(selectors: Iterable[DeviceSelector], path: str, known: Kno
 
 
 def constraint_warnings(devices: DeviceClaim, path: str, known: KnownNames) -> Iterator[FieldError]:
-    """Yield a warning for each attribute in a constraint that nobody publishes."""
-    requests = (one for each in devices.requests for one in (each.exactly, *each.first_available) if one is not None)
-    derived = {attribute.name for request in requests for attribute in request.derived_attributes}
+    """Yield a warning for each attribute in a constraint that no device has."""
+    derived = {attribute.name for request in _exact_requests(devices) for attribute in request.derived_attributes}
     for index, constraint in enumerate(devices.constraints):
         for kind, name in (
             ("matchAttribute", constraint.match_attribute),
@@ -116,24 +114,32 @@ def constraint_warnings(devices: DeviceClaim, path: str, known: KnownNames) -> I
                 yield FieldError(f"{path}.constraints[{index}].{kind}", f'no device publishes "{name}"{hint}')
 
 
+def _exact_requests(devices: DeviceClaim) -> Iterator[ExactDeviceRequest | DeviceSubRequest]:
+    for request in devices.requests:
+        if request.exactly is not None:
+            yield request.exactly
+        yield from request.first_available
+
+
 def _problem(kind: str, domain: str, name: str, known: KnownNames) -> str:
-    """Why no device has an attribute or a capacity; empty if one may have it."""
+    """Return why no device has an attribute or a capacity; empty if a device may have it."""
     attribute = kind == "attributes"
     names = known.attributes if attribute else known.capacities
     domains = known.domains if attribute else known.capacity_domains
     if f"{domain}/{name}" in names:
         return ""
-    what = "attribute" if attribute else "capacity"
+    noun = "attribute" if attribute else "capacity"
     if domain not in domains:
         near = get_close_matches(domain, domains, 1, _SIMILAR_NAMES)
         return f'no driver "{domain}" is known; did you mean "{near[0]}"?' if near else ""
-    there = sorted(each.rpartition("/")[2] for each in names if each.rpartition("/")[0] == domain)
-    near = get_close_matches(name, there, 1)
-    hint = f'; did you mean "{near[0]}"?' if near else f"; there are {', '.join(there)}" if there else ""
+    of_domain = sorted(
+        known_name.removeprefix(f"{domain}/") for known_name in names if known_name.startswith(f"{domain}/")
+    )
+    hint = _nearest(name, of_domain)
     # The name is right and the domain is wrong. A similar name of the driver would lead further away.
     if attribute and f"{_STANDARD}/{name}" in names:
         hint = f"; did you mean that of {_STANDARD}?"
-    return f'no device has the {what} "{name}" of {domain}{hint}'
+    return f'no device has the {noun} "{name}" of {domain}{hint}'
 
 
 _RESEMBLES: Final = 0.8
@@ -153,9 +159,9 @@ class Surroundings:
 
     Attributes:
         classes: the classes by name.
-        classes_written: whether the documents hold classes, so that one that they lack may be a typo.
+        classes_written: whether the documents have classes, so that a missing one may be a typo.
         devices: the devices.
-        classes_used: whether a claim of the documents asks for a class that is known.
+        classes_used: whether a claim of the documents names a known class.
         known: the names of attributes and capacities.
     """
 
@@ -171,15 +177,15 @@ def surroundings(
     published: Sequence[PublishedDevice],
     declared: Mapping[str, frozenset[str]] = MappingProxyType({}),
 ) -> Surroundings:
-    """Return what these documents are compared with.
+    """Return everything that these documents are compared with.
 
-    `published` stands for devices where there are no ResourceSlices; `declared` are the attributes of drivers by name.
+    `published` are the devices to use without ResourceSlices; `declared` are the attributes of drivers by name.
     """
     used: set[str] = set()
     classes: list[DeviceClass] = []
     devices: list[PublishedDevice] = []
     for source in documents:
-        with contextlib.suppress(DocumentError):  # it has a verdict of its own
+        with contextlib.suppress(DocumentError):  # its own verdict reports the error
             if source.kind == "DeviceClass":
                 classes.append(decode(DeviceClass, to_v1(source.document)))
             elif source.kind == "ResourceSlice":
@@ -187,22 +193,22 @@ def surroundings(
                 devices += [PublishedDevice(spec.driver, device) for device in spec.devices]
             elif source.kind in ("ResourceClaim", "ResourceClaimTemplate"):
                 used |= _classes_of(to_v1(source.document), source.kind)
-    names = {one.metadata.name: one for one in (*map(default_class, DEFAULT_CLASSES), *classes)}
-    known = KnownNames.of(declared, [(each.driver, each.device) for each in devices])
-    return Surroundings(names, bool(classes), devices or published, not used.isdisjoint(names), known)
+    by_name = {item.metadata.name: item for item in (*map(default_class, DEFAULT_CLASSES), *classes)}
+    known = KnownNames.of(declared, [(item.driver, item.device) for item in devices])
+    return Surroundings(by_name, bool(classes), devices or published, not used.isdisjoint(by_name), known)
 
 
 def _classes_of(document: Mapping[str, Any], kind: str) -> frozenset[str]:
-    """The classes that a claim or a template asks for."""
+    """Return the classes that a claim or a template names."""
     if kind == "ResourceClaim":
         return decode(ResourceClaim, document).spec.devices.classes
     return decode(ResourceClaimTemplate, document).spec.spec.devices.classes
 
 
 def claim_warnings(devices: DeviceClaim, path: str, around: Surroundings) -> Iterator[FieldError]:
-    """Return what of the claim's requests does not go with the classes and devices.
+    """Yield a warning for each part of the claim's requests that does not match the classes and devices.
 
-    `path` is the path of `devices` in the document (`spec.devices`, `spec.spec.devices` in a template).
+    `path` is the path of `devices` in the document (`spec.devices`, or `spec.spec.devices` in a template).
     """
     for index, request in enumerate(devices.requests):
         where = f"{path}.requests[{index}]"
@@ -219,14 +225,14 @@ def pod_warnings(
     claims: Collection[tuple[str, str]],
     templates: Collection[tuple[str, str]],
 ) -> Iterator[FieldError]:
-    """The claims and templates that a pod names and the documents, which have these (namespace, name), lack."""
+    """Yield a warning for each claim and template that a pod names and the documents (namespace, name) lack."""
     for index, entry in enumerate(entries):
         for source, kind, name, known in (
             ("resourceClaimName", "ResourceClaim", entry.resource_claim_name, claims),
             ("resourceClaimTemplateName", "ResourceClaimTemplate", entry.resource_claim_template_name, templates),
         ):
             if name is not None and known and (namespace, name) not in known:
-                near = _nearest(name, [there for space, there in known if space == namespace])
+                near = _nearest(name, [known_name for space, known_name in known if space == namespace])
                 yield FieldError(
                     f"spec.resourceClaims[{index}].{source}", f'no {kind} "{namespace}/{name}" is in these files{near}'
                 )
@@ -237,8 +243,10 @@ def _request_warnings(
 ) -> Iterator[FieldError]:
     for index, toleration in enumerate(requested.tolerations):
         if not toleration.key and toleration.operator != "Exists":
-            what = f'without a key it tolerates every taint of value "{toleration.value}"; Exists tolerates all'
-            yield FieldError(f"{where}.tolerations[{index}].operator", what)
+            message = (
+                f'without a key it tolerates every taint with the value "{toleration.value}"; Exists tolerates all'
+            )
+            yield FieldError(f"{where}.tolerations[{index}].operator", message)
     name = requested.device_class_name
     device_class = around.classes.get(name)
     if device_class is None:
@@ -253,16 +261,16 @@ def _request_warnings(
     chosen = [published.device for published in of_class]
     if not chosen:
         return
-    asked: Mapping[str, Quantity] = requested.capacity.requests if requested.capacity is not None else {}
+    capacities: Mapping[str, Quantity] = requested.capacity.requests if requested.capacity is not None else {}
     published = sorted({capacity for device in chosen for capacity in device.capacity})
-    for capacity in asked:
+    for capacity in capacities:
         if capacity not in published:
-            there = f"there are {', '.join(published)}" if published else "they have none"
+            hint = f"they have {', '.join(published)}" if published else "they have none"
             yield FieldError(
-                f"{where}.capacity.requests", f'no device of class "{name}" has a capacity "{capacity}"; {there}'
+                f"{where}.capacity.requests", f'no device of class "{name}" has a capacity "{capacity}"; {hint}'
             )
     count = requested.count or 1
-    shared = _shared_capacity(chosen, asked)
+    shared = _shared_capacity(chosen, capacities)
     if count > 1 and requested.allocation_mode in ("", "ExactCount") and shared is not None:
         capacity, default = shared
         yield FieldError(
@@ -272,11 +280,11 @@ def _request_warnings(
         )
 
 
-def _shared_capacity(devices: Sequence[Device], asked: Mapping[str, Quantity]) -> tuple[str, Quantity] | None:
-    """A capacity that claims share, and its default, if all devices have it and the request does not name it."""
+def _shared_capacity(devices: Sequence[Device], requests: Mapping[str, Quantity]) -> tuple[str, Quantity] | None:
+    """Return a shared capacity and its default, if all devices have it and the request does not set it."""
     for name, capacity in devices[0].capacity.items():
         policy = capacity.request_policy
-        if name in asked or policy is None or policy.default is None:
+        if name in requests or policy is None or policy.default is None:
             continue
         if all(device.allow_multiple_allocations and name in device.capacity for device in devices):
             return name, policy.default
@@ -284,7 +292,7 @@ def _shared_capacity(devices: Sequence[Device], asked: Mapping[str, Quantity]) -
 
 
 def _chooses(device_class: DeviceClass, published: PublishedDevice) -> bool:
-    """Return whether the class chooses the device; a selector that fails has an error of its own, or chooses others."""
+    """Return whether the class selects the device; a failing selector is reported elsewhere, or fits other devices."""
     try:
         return all(
             selector.cel is not None

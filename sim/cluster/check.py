@@ -1,6 +1,6 @@
-"""Are these documents valid: the API server's rules, the selectors, the opaque configurations, and what they count.
+"""Checks documents: the API server's rules, the selectors, the opaque configurations, and the use of quota.
 
-A document is checked in the form in which it is written; paths are those of that form.
+A document is checked in its own API version, and paths are those of that version.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ from dranode.sim.scheduler.terms import PodTerms
 
 NamedClaim = TypeVar("NamedClaim", ResourceClaim, ResourceClaimTemplate)
 
-_KNOWN: Final = KnownToCEL()  # what the API server of the newest stable release takes
-# What is wrong with the text of a selector, if anything is.
+_KNOWN: Final = KnownToCEL()  # what the API server of the newest stable release accepts
+# Returns what is wrong with a CEL expression, or None.
 ExpressionProblem: TypeAlias = Callable[[str], str | None]
-# Where the pod template stands in what makes pods; a pod is its own.
+# The path of the pod template in each kind; a pod is its own template.
 _POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {"Pod": (), **POD_TEMPLATES}
 _V1BETA1: Final = "resource.k8s.io/v1beta1"
 _EXACTLY: Final = re.compile(r"(requests\[[0-9]+\])\.exactly\b")
@@ -77,15 +77,15 @@ _BASIC: Final = re.compile(r"(spec\.devices\[[0-9]+\])\.(?!name\b)")
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The outcome of the check of one document.
+    """The result of checking one document.
 
     Attributes:
         file: the file.
-        kind: the document's.
-        name: the document's.
+        kind: the kind of the document.
+        name: the name of the document.
         errors: every error.
-        quota: devices by class that the document counts against a quota.
-        warnings: what is valid, and does not go with other documents or with the devices.
+        quota: the devices that the document counts against a quota, by class.
+        warnings: parts that are valid, but do not match other documents or the devices.
     """
 
     file: str
@@ -102,18 +102,18 @@ def check(
     published: Sequence[PublishedDevice] = (),
     known: KnownToCEL = _KNOWN,
 ) -> Iterator[CheckResult]:
-    """A verdict on each claim, template, class, pod and opaque configuration, and on each document of an unknown kind.
+    """Yield a verdict on each claim, template, class, pod and opaque configuration, and on each invalid document.
 
-    Pods, and the pod templates of what makes pods, are checked for how they use claims, against those among the
-    documents. `plugins` are the installed drivers by driver name, and `published` devices such as they publish, with
-    which claims are compared where the documents hold no ResourceSlices. `known` is what selectors may use.
+    Pods and pod templates are checked against the claims among the documents. `plugins` are the installed drivers by
+    name. Without ResourceSlices, claims are compared with the sample devices in `published`. `known` is what selectors
+    may use.
     """
     documents = tuple(documents)
     problem = partial(_expression_problem, known)
     declared = {driver: plugin.attribute_names() for driver, plugin in plugins.items()}
     around = surroundings(documents, published, declared)
     claims, templates = _named(documents, ResourceClaim), _named(documents, ResourceClaimTemplate)
-    seen: set[tuple[str, ...]] = set()
+    keys: set[tuple[str, ...]] = set()
     pinning = frozenset(driver for driver, plugin in plugins.items() if isinstance(plugin, Pins))
     sharing = _Sharing(claims, templates, around, pinning)
     for source in documents:
@@ -127,16 +127,16 @@ def check(
         except DocumentError as error:
             yield CheckResult(source.file, source.kind, source.name, (_field_error(error),))
             continue
-        twice = tuple(_name_errors(source, seen))
+        duplicates = tuple(_name_errors(source, keys))
         results = [
-            replace(result, errors=(*twice, *(error for error in result.errors if error not in twice)))
+            replace(result, errors=(*duplicates, *(error for error in result.errors if error not in duplicates)))
             for result in _verdict(source, plugins, around, problem, (claims, templates, sharing))
         ]
-        yield from results or ([CheckResult(source.file, source.kind, source.name, twice)] if twice else [])
+        yield from results or ([CheckResult(source.file, source.kind, source.name, duplicates)] if duplicates else [])
 
 
 def _check_head(source: SourceDocument) -> None:
-    """Refuse a document of which nothing can be said but that: its kind, its version or its metadata is none."""
+    """Check kind, version and metadata, without which nothing else can be checked."""
     document = source.document
     check_header(document)
     if not document.get("apiVersion"):
@@ -145,10 +145,10 @@ def _check_head(source: SourceDocument) -> None:
 
 
 def _name_errors(source: SourceDocument, seen: set[tuple[str, ...]]) -> Iterator[FieldError]:
-    """Yield the error of an object without a name, or of one that is there already among those `seen`."""
+    """Yield the error of an object without a name, or of one whose key is already in `seen`; add the key."""
     key = object_key(source.document)
     if key in seen:
-        yield FieldError("metadata.name", f"there is already a {source.kind} of this name")
+        yield FieldError("metadata.name", f"there is already a {source.kind} with this name")
     if key is not None:
         seen.add(key)
     elif not source.name and (source.kind in _POD_TEMPLATES or source.kind in CLUSTER) and source.kind not in SPECS:
@@ -171,7 +171,7 @@ def _verdict(
 
 
 def _cluster_object(source: SourceDocument) -> Iterator[CheckResult]:
-    """The verdict on a Node or PodGroup that is damaged."""
+    """Yield the verdict on an invalid object that decides where pods run, such as a Node."""
 
     def check_document(document: Mapping[str, Any]) -> list[FieldError]:
         check_cluster_object(SourceDocument(source.file, source.index, dict(document)))
@@ -183,17 +183,17 @@ def _cluster_object(source: SourceDocument) -> Iterator[CheckResult]:
 
 
 def nothing_checked(files: Iterable[str]) -> CheckResult:
-    """The verdict on files in which there is nothing to check."""
-    what = "holds no claim, template, class, pod or opaque configuration to check"
-    return CheckResult(", ".join(files), "", "", (FieldError("", what),))
+    """Return the verdict on files without anything to check."""
+    message = "holds no claim, template, class, pod or opaque configuration to check"
+    return CheckResult(", ".join(files), "", "", (FieldError("", message),))
 
 
 def _named(documents: Iterable[SourceDocument], kind: type[NamedClaim]) -> dict[ClaimKey, NamedClaim]:
-    """The documents of a kind by namespace and name, as far as they decode."""
+    """Return the documents of a kind that decode, by namespace and name."""
     named: dict[ClaimKey, NamedClaim] = {}
     for source in documents:
         if source.kind == kind.__name__:
-            with contextlib.suppress(DocumentError):  # it has a verdict of its own
+            with contextlib.suppress(DocumentError):  # its own verdict reports the error
                 value = decode(kind, to_v1(source.document))
                 named[ClaimKey(value.metadata.namespace or DEFAULT_NAMESPACE, value.metadata.name)] = value
     return named
@@ -205,7 +205,7 @@ def _pod(
     templates: Mapping[ClaimKey, ResourceClaimTemplate],
     sharing: _Sharing,
 ) -> Iterator[CheckResult]:
-    """The verdict on a pod, or on what makes pods if there is something to say of it."""
+    """Yield the verdict on a pod; for a controller, only if it uses claims or has errors or warnings."""
     path = _POD_TEMPLATES[source.kind]
     head = "".join(f"{name}." for name in path)
     namespace = str((source.document.get("metadata") or {}).get("namespace") or DEFAULT_NAMESPACE)
@@ -215,9 +215,9 @@ def _pod(
         check_cluster_object(SourceDocument(source.file, source.index, dict(document)))
         pod = _pod_in(document, path)
         _check_selectors(pod, head)
-        found = [*pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))]
-        found += [*pod_amount_errors(pod), *sharing.errors(source, pod, namespace)]
-        return [*errors, *(FieldError(f"{head}{error.path}", error.message) for error in found)]
+        pod_problems = [*pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))]
+        pod_problems += [*pod_amount_errors(pod), *sharing.errors(source, pod, namespace)]
+        return [*errors, *(FieldError(f"{head}{error.path}", error.message) for error in pod_problems)]
 
     errors = all_problems(check_document, source.document)
     warnings = [*unknown_pod_fields(source.document, source.kind, path)]
@@ -232,7 +232,7 @@ def _pod(
 
 
 def _check_selectors(pod: SchedulingPod, head: str) -> None:
-    """Refuse a pod with a selector of labels that is none."""
+    """Check the label selectors of a pod."""
     where = ""
     try:
         PodTerms.of(pod)
@@ -244,10 +244,10 @@ def _check_selectors(pod: SchedulingPod, head: str) -> None:
 
 
 def _pod_in(document: Mapping[str, Any], path: Sequence[str]) -> SchedulingPod:
-    """The pod of a document, or the one of the template at a path in it.
+    """Return the pod of a document, or of the pod template at a path in it.
 
     Raises:
-        DocumentError: it does not decode; the error says where in the document.
+        DocumentError: it does not decode; with the path in the document.
     """
     template: Any = document
     for name in path:
@@ -263,7 +263,7 @@ def _pod_in(document: Mapping[str, Any], path: Sequence[str]) -> SchedulingPod:
 
 
 class _Sharing:
-    """Finds containers and pods that share a claim which its driver gives to one of them, document by document."""
+    """Finds containers and pods that share a claim although its driver does not allow that, document by document."""
 
     def __init__(
         self,
@@ -274,12 +274,14 @@ class _Sharing:
     ) -> None:
         specs = {key: claim.spec.devices for key, claim in claims.items()}
         self._claims = {key: exclusive_use(devices, around.classes, pinning) for key, devices in specs.items()}
-        made = {key: template.spec.spec.devices for key, template in templates.items()}
-        self._templates = {key: exclusive_use(devices, around.classes, pinning) for key, devices in made.items()}
+        template_specs = {key: template.spec.spec.devices for key, template in templates.items()}
+        self._templates = {
+            key: exclusive_use(devices, around.classes, pinning) for key, devices in template_specs.items()
+        }
         self._users: dict[ClaimKey, str] = {}
 
     def errors(self, source: SourceDocument, pod: SchedulingPod, namespace: str) -> Iterator[FieldError]:
-        """Yield what a driver that pins containers refuses of a pod, which the API server and the scheduler take."""
+        """Yield the errors of a pod that the API server and the scheduler accept, but a driver that pins refuses."""
         in_use = claims_in_use(pod)
         uses: dict[str, ExclusiveUse] = {}
         for index, entry in enumerate(pod.spec.resource_claims):
@@ -294,11 +296,11 @@ class _Sharing:
                 if first != user or _pods_of(source) > 1:
                     where = f"spec.resourceClaims[{index}].resourceClaimName"
                     yield FieldError(where, pods_conflict(first, user if first != user else "another pod of it"))
-        yield from (FieldError(each.path, each.sentence) for each in container_conflicts(pod, uses))
+        yield from (FieldError(conflict.path, conflict.sentence) for conflict in container_conflicts(pod, uses))
 
 
 def _pods_of(source: SourceDocument) -> int:
-    """Return how many pods a document makes at one time, as far as a field of it says so."""
+    """Return how many pods of a document run at the same time, according to its replicas or parallelism."""
     spec = source.document.get("spec")
     counts = [spec.get(field) for field in ("replicas", "parallelism")] if isinstance(spec, Mapping) else []
     return max((count for count in counts if isinstance(count, int)), default=1)
@@ -309,9 +311,9 @@ def _field_error(error: DocumentError) -> FieldError:
 
 
 def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> CheckResult | None:
-    """A verdict on a file of bare opaque parameters, as they stand in a claim; None if the file cannot hold any.
+    """Return the verdict on a file with only the opaque parameters of a claim; None if it cannot be one.
 
-    They do not say whose they are: one driver that takes them is enough, else each says what it does not take.
+    Parameters do not name their driver. They are valid if one driver accepts them; else every driver reports errors.
     """
     try:
         document = read_yaml(file)
@@ -324,7 +326,7 @@ def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> CheckResult | 
         problems = tuple(parameter_errors(plugin, "FromClaim", document, ""))
         if not problems:
             return CheckResult(file, "", "")
-        errors += [FieldError(each.path, f"{plugin.driver}: {each.message}") for each in problems]
+        errors += [FieldError(error.path, f"{plugin.driver}: {error.message}") for error in problems]
     return CheckResult(file, "", "", tuple(errors))
 
 
@@ -337,13 +339,13 @@ def _checked(
         document = to_v1(source.document)
         spec = document.get("spec")
         errors += [
-            FieldError(one.path, f"there is no such field{_alternatives(source, one.known)}")
-            for one in unknown_fields(SPECS[source.kind], spec if spec is not None else {}, "spec")
+            FieldError(field.path, f"there is no such field{_alternatives(source, field.known)}")
+            for field in unknown_fields(SPECS[source.kind], spec if spec is not None else {}, "spec")
         ]
         try:
             problems, quota = _errors_and_quota(source.kind, document, plugins, problem)
         except DocumentError:
-            problems = all_problems(lambda rest: _errors_and_quota(source.kind, rest, plugins, problem)[0], document)
+            problems = all_problems(lambda part: _errors_and_quota(source.kind, part, plugins, problem)[0], document)
         errors += problems
     except DocumentError as error:
         errors.append(_field_error(error))
@@ -374,19 +376,19 @@ def _warnings(source: SourceDocument, around: Surroundings) -> Iterator[FieldErr
 
 
 def _as_v1beta1(path: str) -> str:
-    """The path of a field of v1 in v1beta1, which has a request's fields beside its name and a device's in `basic`."""
+    """Return a v1 path in v1beta1, where requests have no `exactly`, and devices have their fields in `basic`."""
     return _BASIC.sub(r"\1.basic.", _EXACTLY.sub(r"\1", path))
 
 
 def _alternatives(source: SourceDocument, known: Sequence[str]) -> str:
-    # Those of v1beta1 have other places.
-    return f"; there are {', '.join(known)}" if source.document.get("apiVersion") != _V1BETA1 else ""
+    # The known names are those of v1; v1beta1 has some fields in other places.
+    return f"; the fields are {', '.join(known)}" if source.document.get("apiVersion") != _V1BETA1 else ""
 
 
 def _errors_and_quota(
     kind: str, document: Mapping[str, Any], plugins: Mapping[str, Plugin], problem: ExpressionProblem
 ) -> tuple[list[FieldError], dict[str, int]]:
-    """Return what is wrong with a document of one of DRA's own kinds, and the devices that it counts by class."""
+    """Return the errors of an object of resource.k8s.io, and the devices that it counts by class."""
     match kind:
         case "ResourceClaim":
             claim = decode(ResourceClaim, document)
@@ -416,14 +418,14 @@ def _expression_problem(known: KnownToCEL, expression: str) -> str | None:
     except CELCompileError as error:
         return str(error)
     if selector.max_cost > LIMIT:
-        return f"too complex, exceeds cost limit: it can cost up to {selector.max_cost:,} where {LIMIT:,} is the most"
+        return f"too complex, exceeds cost limit: it can cost up to {selector.max_cost:,}, but the limit is {LIMIT:,}"
     return None
 
 
 def _configs(
     configs: Iterable[DeviceClaimConfiguration | DeviceClassConfiguration], plugins: Mapping[str, Plugin], path: str
 ) -> Iterator[FieldError]:
-    """Return what the installed drivers say of their configurations; those of other drivers are not ours to judge."""
+    """Yield the errors that the installed drivers find in their configurations; those of other drivers are skipped."""
     for index, config in enumerate(configs):
         if config.opaque is None or config.opaque.driver not in plugins or config.opaque.parameters is None:
             continue
@@ -433,7 +435,7 @@ def _configs(
 
 
 def _allocated(allocation: AllocationResult | None, plugin: Plugin) -> Iterator[FieldError]:
-    """Return what a driver says of its part of an allocation."""
+    """Yield the errors that a driver finds in its part of an allocation."""
     try:
         results_of(allocation, plugin.driver)
         for index, config, opaque in configs_of(allocation.devices.config if allocation else (), plugin.driver):

@@ -1,8 +1,8 @@
-"""Makes the pods of what makes pods: Deployments, StatefulSets, Jobs and their like, as many as exist at one time.
+"""Creates the pods of Deployments, StatefulSets, Jobs and other controllers, as many as exist at the same time.
 
-Source: the controllers of kube-controller-manager 1.37.1 (`pkg/controller`): how many pods, their names, labels, owners
-and, of a DaemonSet's, nodes and tolerations. Names that are random in a cluster depend on the documents here. What has
-pod templates and is not run here is reported.
+Source: the controllers of kube-controller-manager 1.37.1 (`pkg/controller`): the number of pods, their names, labels
+    and owners, and for a DaemonSet the nodes and tolerations. Names that are random in a cluster are derived from the
+    documents. Other objects with pod templates are reported.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, pod_amount_errors
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.node_rules import matches_required, untolerated_taint
 
-# As many pods as a cluster of Kubernetes is built for.
+# The largest number of pods that Kubernetes supports in a cluster.
 MOST_PODS: Final = 150_000
-# A Job of a CronJob is called after the minute for which it is scheduled; here it is always the same one.
+# The Job of a CronJob is named after the minute for which it is scheduled; here, that is always the same one.
 _MINUTE: Final = 29_000_000
 _NAMED: Final = 3
 _QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
@@ -35,7 +35,7 @@ _HASH: Final = "pod-template-hash"
 _LONGEST: Final = 253
 _DIGITS: Final = 10
 _NO_COMPLETIONS: Final = "completions are required when the completion mode is Indexed"
-# Where the pod template stands in what makes pods.
+# The path of the pod template in each kind.
 POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
     "PodTemplate": ("template",),
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
@@ -43,7 +43,7 @@ POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
         ("DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"), ("spec", "template")
     ),
 }
-# What every pod of a DaemonSet tolerates, and one in the host's network besides.
+# The taints that every pod of a DaemonSet tolerates, and the one that pods in the host's network also tolerate.
 _DAEMON_TAINTS: Final = (
     ("not-ready", "NoExecute"),
     ("unreachable", "NoExecute"),
@@ -59,7 +59,7 @@ class Ordinals(APIDocument, frozen=True, kw_only=True):
 
 
 class ControllerSpec(APIDocument, frozen=True, kw_only=True):
-    """`spec` of all that makes pods, as far as it says how many; each kind has some of these fields."""
+    """`spec` of controllers, with the fields that decide the number of pods; each kind has some of them."""
 
     replicas: int | None = None
     paused: bool = False
@@ -82,7 +82,7 @@ class ControllerCondition(APIDocument, frozen=True, kw_only=True):
 
 
 class ControllerStatus(APIDocument, frozen=True, kw_only=True):
-    """`status`: what a Job has done so far."""
+    """`status` of a Job: its progress so far."""
 
     succeeded: int = 0
     completed_indexes: str = ""
@@ -91,7 +91,7 @@ class ControllerStatus(APIDocument, frozen=True, kw_only=True):
 
 
 class Controller(APIDocument, frozen=True, kw_only=True):
-    """An object that makes pods."""
+    """An object that creates pods."""
 
     api_version: str = ""
     kind: str = ""
@@ -106,17 +106,17 @@ class Controller(APIDocument, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> tuple[str, str, str]:
-        """Return what `owned` objects are known by: namespace, kind and name."""
+        """Return namespace, kind and name, by which owned objects are found."""
         return self.namespace, self.kind, self.metadata.name
 
 
 @dataclass(frozen=True, slots=True)
 class MadePods:
-    """Documents with the pods that controllers make of them.
+    """Documents with the pods of their controllers.
 
     Attributes:
-        documents: all documents; behind what makes pods stand these, and the ReplicaSet or Job in between.
-        notes: one sentence for each that makes some, and for each that makes none now.
+        documents: all documents; a controller is followed by its ReplicaSet or Job, if any, and its pods.
+        notes: one sentence for each controller about its pods.
     """
 
     documents: tuple[SourceDocument, ...]
@@ -131,18 +131,18 @@ def with_pods(
     queued: bool = False,
     tolerant: bool = False,
 ) -> MadePods:
-    """Add the pods of what makes pods; those that are among the documents already are not made again.
+    """Add the pods of controllers, except those that are already among the documents.
 
     Args:
         sources: the documents.
         nodes: returns the nodes, for DaemonSets.
-        around: other documents whose pods are there as well.
-        queued: whether Jobs that ask for a queue of Kueue make none, because their workloads do.
-        tolerant: whether what makes pods and does not decode has a note, in place of an error.
+        around: other documents whose pods exist as well.
+        queued: whether Jobs with a Kueue queue create no pods, because their workloads do.
+        tolerant: whether an invalid controller causes a note instead of an error.
 
     Raises:
-        DocumentError: a document does not decode or the API server would refuse it, which says where; or there are more
-            pods than `MOST_PODS`.
+        DocumentError: a controller does not decode or the API server would reject it, or there are more pods than
+            `MOST_PODS`; names the place.
     """
     sources = tuple(sources)
     makers = [source for source in sources if source.kind in POD_TEMPLATES and source.kind != "PodTemplate"]
@@ -164,7 +164,7 @@ def with_pods(
 
 @dataclass
 class _Existing:
-    """The objects with an owner that are there: by owner's namespace, kind and name."""
+    """The existing objects with an owner, by the owner's namespace, kind and name."""
 
     pods: dict[tuple[str, str, str], list[Mapping[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     made: set[tuple[str, str, str]] = field(default_factory=set)
@@ -172,7 +172,7 @@ class _Existing:
 
     @classmethod
     def of(cls, sources: Iterable[SourceDocument]) -> _Existing:
-        """Look for them; a pod that has ended or is being deleted is replaced by another one."""
+        """Collect the objects, without pods that have ended or are being deleted, which their controller replaces."""
         existing = cls()
         for source in sources:
             metadata = source.document.get("metadata") or {}
@@ -193,7 +193,10 @@ class _Existing:
 def _controlling(metadata: Any) -> Mapping[str, Any] | None:
     references = metadata.get("ownerReferences")
     listed = references if isinstance(references, list) else ()
-    return next((each for each in listed if isinstance(each, Mapping) and each.get("controller") is True), None)
+    return next(
+        (reference for reference in listed if isinstance(reference, Mapping) and reference.get("controller") is True),
+        None,
+    )
 
 
 def _phase(document: Mapping[str, Any]) -> str:
@@ -202,7 +205,7 @@ def _phase(document: Mapping[str, Any]) -> str:
 
 
 def controller_errors(document: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Yield what is wrong with what says how many pods an object makes.
+    """Yield the errors in the fields that decide the number of pods.
 
     Raises:
         DocumentError: the object does not decode.
@@ -223,7 +226,7 @@ def controller_errors(document: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 class _PodMaker:
-    """Makes pods, one controller after another; `notes` says of which and how many."""
+    """Creates pods, one controller after another, with a note on each."""
 
     def __init__(self, nodes: Callable[[], Sequence[Node]], existing: _Existing, queued: bool) -> None:  # noqa: FBT001
         self.notes: list[str] = []
@@ -233,7 +236,7 @@ class _PodMaker:
         self._count = 0
 
     def of(self, source: SourceDocument) -> list[SourceDocument]:
-        """The pods of a controller, behind the ReplicaSet or Job that makes them for it."""
+        """Return the pods of a controller, after its ReplicaSet or Job, if any."""
         controller = decode(Controller, source.document)
         if not controller.metadata.name:
             raise DocumentError("a name is required", "metadata.name")
@@ -252,10 +255,10 @@ class _PodMaker:
             documents.append(without_tuples(encode(controller)))
         pods, why = ([], why) if why else self._pods(controller, ".".join(POD_TEMPLATES[source.kind]))
         self._note(source, controller, pods, why)
-        return [SourceDocument(source.file, source.index, each) for each in (*documents, *pods)]
+        return [SourceDocument(source.file, source.index, document) for document in (*documents, *pods)]
 
     def _note(self, source: SourceDocument, controller: Controller, pods: Sequence[dict[str, Any]], why: str) -> None:
-        names = [each["metadata"]["name"] for each in pods]
+        names = [pod["metadata"]["name"] for pod in pods]
         existing = len(self._existing.pods.get(controller.owner, ()))
         beside = f", in addition to {existing} that exist{'s' if existing == 1 else ''}" if existing else ""
         if names:
@@ -264,11 +267,11 @@ class _PodMaker:
         elif why and not controller.metadata.uid:
             text = f"no pod: {why}"
         else:
-            return  # an object of a cluster whose pods are all there
+            return  # an object of a cluster whose pods all exist
         self.notes.append(f"{source.place}: {text}")
 
     def _replica_set(self, deployment: Controller) -> tuple[Controller, str]:
-        """The ReplicaSet of a Deployment; why there is none."""
+        """Return the ReplicaSet of a Deployment, and why there is none."""
         if deployment.owner in self._existing.made:
             return deployment, "its ReplicaSets are among the documents"
         if deployment.spec.paused:
@@ -291,7 +294,7 @@ class _PodMaker:
         ), ""
 
     def _job(self, cron_job: Controller) -> tuple[Controller, str]:
-        """The Job of a CronJob at its next time; why there is none."""
+        """Return the next Job of a CronJob, and why there is none."""
         if cron_job.owner in self._existing.made:
             return cron_job, "its Jobs are among the documents"
         if cron_job.metadata.uid:
@@ -308,7 +311,7 @@ class _PodMaker:
         return Controller(api_version="batch/v1", kind="Job", metadata=metadata, spec=job.spec), ""
 
     def _pods(self, controller: Controller, path: str) -> tuple[list[dict[str, Any]], str]:
-        """The pods that a controller has to make; why it makes none. `path` is that of the template."""
+        """Return the pods that a controller has to create, and why it creates none; `path` is that of the template."""
         template = _template(controller)
         pod = _checked(template, path)
         existing = self._existing.pods.get(controller.owner, [])
@@ -328,10 +331,10 @@ class _PodMaker:
     def _job_pods(
         self, job: Controller, template: Mapping[str, Any], existing: Sequence[Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], str]:
-        """As many as may run at once, if there is that much left to do."""
+        """Return as many pods as may run at the same time and are still needed."""
         spec, status = job.spec, job.status
         parallelism = _natural(spec.parallelism, 1, "spec.parallelism")
-        ended = next((each.type for each in status.conditions if each.type in _ENDS and each.status == "True"), "")
+        ended = next((item.type for item in status.conditions if item.type in _ENDS and item.status == "True"), "")
         if ended or spec.suspend:
             queue = " until its queue admits it, which local --queues simulates" if _asks_for_queue(job) else ""
             return [], f"it is {ended}" if ended else f"it is suspended{queue}"
@@ -341,18 +344,18 @@ class _PodMaker:
         if completions is None and spec.completion_mode == "Indexed":
             raise DocumentError(_NO_COMPLETIONS, "spec.completions")
         if completions is None:
-            wanted = len(existing) if status.succeeded else parallelism
+            needed = len(existing) if status.succeeded else parallelism
         else:
-            wanted = min(parallelism, _natural(completions, 1, "spec.completions") - status.succeeded)
-        count = max(0, wanted - len(existing))
+            needed = min(parallelism, _natural(completions, 1, "spec.completions") - status.succeeded)
+        count = max(0, needed - len(existing))
         self._reserve(count)
         if spec.completion_mode != "Indexed" or completions is None:
-            return [self._pod(job, template) for _ in range(count)], _unless("it is complete", wanted)
+            return [self._pod(job, template) for _ in range(count)], _unless("it is complete", needed)
         done = set(_indexes(f"{status.completed_indexes},{status.failed_indexes or ''}", completions))
         done |= set(map(_index_of, existing))
         indexes = (index for index in range(completions) if index not in done)
         pods = [self._indexed(job, template, index) for index, _ in zip(indexes, range(count), strict=False)]
-        return pods, _unless("it is complete", wanted)
+        return pods, _unless("it is complete", needed)
 
     def _indexed(self, job: Controller, template: Mapping[str, Any], index: int) -> dict[str, Any]:
         tail = f"-{index}-"
@@ -363,7 +366,7 @@ class _PodMaker:
         return self._pod(job, template, base=base)
 
     def _numbered_pods(self, controller: Controller, template: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Those of a StatefulSet, whose names are numbered and whose volumes are their own."""
+        """Return the pods of a StatefulSet, with numbered names and their own volumes."""
         first, count = _natural(controller.spec.ordinals.start, 0, "spec.ordinals.start"), _replicas(controller)
         self._reserve(count)
         pods = []
@@ -375,11 +378,11 @@ class _PodMaker:
             pod = self._pod(controller, _labeled(template, labels), name=name)
             volumes = [
                 {"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-{name}"}}
-                for each in controller.spec.volume_claim_templates
-                if (claim := str(_metadata(each).get("name", "")))
+                for volume_template in controller.spec.volume_claim_templates
+                if (claim := str(_metadata(volume_template).get("name", "")))
             ]
-            own = {volume["name"] for volume in volumes}
-            others = [each for each in pod["spec"].get("volumes") or () if each.get("name") not in own]
+            names = {volume["name"] for volume in volumes}
+            others = [volume for volume in pod["spec"].get("volumes") or () if volume.get("name") not in names]
             pods.append({**pod, "spec": {**pod["spec"], "volumes": [*volumes, *others]}})
         return pods
 
@@ -390,12 +393,12 @@ class _PodMaker:
         pod: SchedulingPod,
         existing: Sequence[Mapping[str, Any]],
     ) -> tuple[list[dict[str, Any]], str]:
-        """One for each node that it matches and whose taints it tolerates, bound to it by its affinity."""
+        """Return a pod for each node that it matches and whose taints it tolerates, with affinity to that node."""
         taints = (*_DAEMON_TAINTS, *([_NO_NETWORK] if pod.spec.host_network else []))
         added = [
             {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": effect} for name, effect in taints
         ]
-        tolerations = (*pod.spec.tolerations, *(decode(DeviceToleration, each) for each in added))
+        tolerations = (*pod.spec.tolerations, *(decode(DeviceToleration, toleration) for toleration in added))
         occupied = Counter(map(_node_of, existing))
         nodes = [node for node in self._nodes() if _runs_on(pod, tolerations, node)]
         free = [node.metadata.name for node in nodes if not occupied[node.metadata.name]]
@@ -407,13 +410,13 @@ class _PodMaker:
         self._count += max(0, count)
         if self._count > MOST_PODS:
             raise DocumentError(
-                f"its pods would make {self._count:,}, more than the {MOST_PODS:,} that a cluster can have"
+                f"with its pods there would be {self._count:,}, more than the {MOST_PODS:,} that a cluster can have"
             )
 
     def _pod(
         self, controller: Controller, template: Mapping[str, Any], *, name: str = "", base: str = ""
     ) -> dict[str, Any]:
-        """One pod of a template with its owner, and its name or the beginning of that."""
+        """Return a pod of a template with its owner, with a `name` or with a generated one that begins with `base`."""
         namespace = controller.namespace
         names = self._existing.names
         if not name:
@@ -421,7 +424,7 @@ class _PodMaker:
             seed = f"{controller.kind} {namespace} {prefix} {len(names)}"
             name = generated_name(prefix, seed, lambda name: (namespace, name) in names)
         names.add((namespace, name))
-        given = _metadata(template)
+        template_metadata = _metadata(template)
         owner = {
             "apiVersion": controller.api_version,
             "kind": controller.kind,
@@ -429,7 +432,7 @@ class _PodMaker:
             "uid": controller.metadata.uid,
             "controller": True,
         }
-        metadata = {key: given[key] for key in ("labels", "annotations") if given.get(key)}
+        metadata = {key: template_metadata[key] for key in ("labels", "annotations") if template_metadata.get(key)}
         metadata |= {"name": name, "namespace": namespace, "ownerReferences": [owner]}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": dict(template.get("spec") or {})}
 
@@ -438,7 +441,7 @@ _ENDS: Final = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
 
 
 def _job_in(cron_job: Controller) -> Controller:
-    """The Job in the template of a CronJob."""
+    """Return the Job in the template of a CronJob."""
     template = cron_job.spec.job_template or {}
     try:
         return decode(Controller, {key: template[key] for key in ("metadata", "spec") if key in template})
@@ -461,10 +464,10 @@ def _labeled(template: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[
 
 
 def _checked(template: Mapping[str, Any], path: str) -> SchedulingPod:
-    """The template as a pod.
+    """Return the template as a pod.
 
     Raises:
-        DocumentError: it does not decode, or the API server would refuse its pods.
+        DocumentError: it does not decode, or the API server would reject its pods.
     """
     try:
         pod = decode(SchedulingPod, {key: template[key] for key in ("metadata", "spec") if key in template})
@@ -494,14 +497,14 @@ def _asks_for_queue(job: Controller) -> bool:
 
 
 def _indexes(text: str, most: int) -> Iterator[int]:
-    """The indexes of `0,3-5`, as a Job's status has them, below `most`."""
+    """Yield the indexes below `most` in a list such as `0,3-5` of a Job's status."""
     for item in text.split(","):
         first, _, last = item.partition("-")
         yield from range(_number(first, most), min(_number(last or first, most) + 1, most))
 
 
-def _number(text: str, other: int) -> int:
-    return int(text) if text.isdecimal() and len(text) <= _DIGITS else other
+def _number(text: str, default: int) -> int:
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else default
 
 
 def _index_of(pod: Mapping[str, Any]) -> int:
@@ -511,14 +514,14 @@ def _index_of(pod: Mapping[str, Any]) -> int:
 
 
 def _node_of(pod: Mapping[str, Any]) -> str:
-    """The node of a DaemonSet's pod, whether or not it is bound to it already."""
+    """Return the node of a DaemonSet's pod, even if the pod is not bound yet."""
     try:
         spec = decode(SchedulingPod, {"spec": pod.get("spec") or {}}).spec
     except DocumentError:
-        return ""  # it is refused where pods are read
+        return ""  # reading the pods reports the error
     required = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     terms = required.node_selector_terms if required is not None else ()
-    named = (each.values[0] for term in terms for each in term.match_fields if each.values)
+    named = (requirement.values[0] for term in terms for requirement in term.match_fields if requirement.values)
     return spec.node_name or next(named, "")
 
 
@@ -535,13 +538,16 @@ def _bound(template: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]]
         **(affinity.get("nodeAffinity") or {}),
         "requiredDuringSchedulingIgnoredDuringExecution": without_tuples(encode(only(node))),
     }
-    own = [*(spec.get("tolerations") or ()), *tolerations]
-    return {**template, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": of_nodes}, "tolerations": own}}
+    all_tolerations = [*(spec.get("tolerations") or ()), *tolerations]
+    return {
+        **template,
+        "spec": {**spec, "affinity": {**affinity, "nodeAffinity": of_nodes}, "tolerations": all_tolerations},
+    }
 
 
-# What of Kubernetes and Kueue has pod templates and makes no pods by itself.
+# Kinds of Kubernetes and Kueue with pod templates that do not create pods themselves.
 _TEMPLATES_ALONE: Final = ("PodTemplate", "Workload")
-# What names claims for pods that are made of it, or for its group of pods.
+# Kinds that name claims for their pods or their group of pods.
 _NAMING: Final = frozenset((*POD_TEMPLATES, *_TEMPLATES_ALONE, "PodGroup", "CompositePodGroup"))
 _REFERENCES: Final = (
     ("resourceClaimName", "ResourceClaim"),
@@ -550,7 +556,7 @@ _REFERENCES: Final = (
 
 
 def ignored_documents(sources: Iterable[SourceDocument], *, queued: bool = False) -> tuple[str, ...]:
-    """Return a sentence for each kind of which objects are passed over; Kueue's Workloads are not if `queued`."""
+    """Return a sentence for each kind of ignored objects; with `queued`, Kueue's Workloads are not ignored."""
     counts: dict[str, int] = {}
     templates: set[str] = set()
     for source in sources:
@@ -566,7 +572,7 @@ def ignored_documents(sources: Iterable[SourceDocument], *, queued: bool = False
 
 
 def claims_named(sources: Iterable[SourceDocument]) -> Iterator[tuple[str, ClaimKey]]:
-    """Yield the claims and templates that pods would use which are made of the documents, or are not made here."""
+    """Yield the claims and templates that the documents name for pods, including pods that are not simulated."""
     for source in sources:
         if source.kind not in _NAMING and not custom_group(source.document.get("apiVersion")):
             continue
@@ -585,19 +591,19 @@ def _sentence(kind: str, count: int, *, templates: bool) -> str:
     if templates:
         hint = "; local --queues admits Kueue's" if kind == "Workload" else ""
         return f"{kind}: {objects}, and no pods are made of {'its' if count == 1 else 'their'} pod templates{hint}"
-    return f"{kind}: {objects}, since custom resources are not simulated"
+    return f"{kind}: {objects}, because custom resources are not simulated"
 
 
 def _pod_templates(document: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the specs of pods somewhere in a document: what has a list of containers."""
+    """Yield the pod specs anywhere in a document: objects with a list of containers."""
     for mapping in _mappings(document):
         containers = mapping.get("containers")
-        if isinstance(containers, list) and any(isinstance(each, Mapping) for each in containers):
+        if isinstance(containers, list) and any(isinstance(container, Mapping) for container in containers):
             yield mapping
 
 
 def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield every object in a document, whatever its depth."""
+    """Yield every object in a document, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()

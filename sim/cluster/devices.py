@@ -1,6 +1,6 @@
-"""Finds the devices that claims would get on a node of a cluster, once for all nodes that see the same pools.
+"""Finds the devices that claims would get on the nodes of a cluster, once for all nodes with equal pools.
 
-A node that has several alternatives of a request is scored by the one that it gives (KEP-4816).
+Nodes are scored by the alternatives of prioritized lists that they can serve (KEP-4816).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from dranode.sim.cluster.holdings import Holdings
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A node with the pools that it sees.
+    """A node with the pools that it can use.
 
     Attributes:
         node: the node.
-        pools: all that it sees.
-        candidates: the devices of those that can be used, numbered alike on nodes of one kind.
-        local: the pools that no other node sees.
-        shared: the other ones.
-        kind: equal for nodes that differ by name alone.
+        pools: the pools.
+        candidates: the devices of valid pools; they have the same numbers on all nodes of one kind.
+        local: the pools that no other node can use.
+        shared: the other pools.
+        kind: a number that is equal for nodes that differ only in their names.
     """
 
     node: Node
@@ -44,7 +44,7 @@ class View:
 
 
 class NodeViews:
-    """Makes the views of nodes and numbers their kinds."""
+    """Creates the views of nodes and numbers their kinds."""
 
     def __init__(self, inventory: PoolIndex) -> None:
         """Start without kinds."""
@@ -52,7 +52,7 @@ class NodeViews:
         self._kinds: dict[object, int] = {}
 
     def view(self, node: Node) -> View:
-        """Return what the node sees."""
+        """Return the view of the node."""
         pools = self._inventory.pools(node)
         name = node.metadata.name
         local = tuple(pool.id for pool in pools if _is_local(pool, name))
@@ -69,7 +69,7 @@ def _is_local(pool: Pool, node: str) -> bool:
 
 
 def _local_key(pool: Pool, names: Mapping[str, int]) -> object:
-    counters = tuple(encode_json(each) for each in pool.counters.values())
+    counters = tuple(encode_json(counter_set) for counter_set in pool.counters.values())
     devices = tuple(
         (candidate.device.name, candidate.content.number, candidate.servable, candidate.slice.skip_node_operations)
         for candidate in pool.candidates
@@ -82,7 +82,7 @@ def _shared_key(pool: Pool) -> object:
         pool.id,
         pool.incomplete,
         pool.invalid,
-        tuple((id(each.device), each.servable) for each in pool.candidates if each.reachable),
+        tuple((id(candidate.device), candidate.servable) for candidate in pool.candidates if candidate.reachable),
     )
 
 
@@ -91,18 +91,18 @@ _FIRST_ALTERNATIVE: Final = 8
 
 
 def score_before(claim: ResourceClaim, allocation: AllocationResult) -> int:
-    """Return what the prioritized lists of an allocated claim add to each node's raw score: 8 less the index, each."""
-    taken = {result.request for result in readable_results(allocation)}
+    """Return what an allocated claim adds to each node's raw score: for each prioritized list, 8 minus the index."""
+    requests = {result.request for result in readable_results(allocation)}
     return sum(
         _FIRST_ALTERNATIVE - index
         for request in claim.spec.devices.requests
         for index, alternative in enumerate(request.first_available)
-        if f"{request.name}/{alternative.name}" in taken
+        if f"{request.name}/{alternative.name}" in requests
     )
 
 
 def moved(solution: Solution, view: View) -> Solution:
-    """The same solution on a node of the same kind."""
+    """Return the same solution for a node of the same kind."""
     if solution.picks is None:
         return solution
     picks = tuple(
@@ -112,18 +112,20 @@ def moved(solution: Solution, view: View) -> Solution:
 
 
 def raw_score(requests: Sequence[tuple[AllocationRequest, ...]], solution: Solution) -> int:
-    """Return what the prioritized lists of the claims add to the raw score of the node: 8 less the index, for each."""
+    """Return the raw score of a solution: for each prioritized list, 8 minus the index of the chosen alternative."""
     score = 0
     for requested, picks in zip(requests, solution.picks or (), strict=True):
         names = {alternative.name for alternative in active_alternatives(requested, picks)}
         for request in requested:
             if request.listed:
-                index = next(index for index, one in enumerate(request.alternatives) if one.name in names)
+                index = next(
+                    index for index, alternative_ in enumerate(request.alternatives) if alternative_.name in names
+                )
                 score += _FIRST_ALTERNATIVE - index
     return score
 
 
-# The kind of a node, the states of the pools that it sees, and the claims.
+# The kind of a node, the states of its pools, and the claims.
 DeviceQuestion: TypeAlias = tuple[int, tuple[PoolState, ...], bytes]
 
 
@@ -133,8 +135,8 @@ class DeviceDemand:
 
     Attributes:
         claims: the claims.
-        requests: for each claim, its requests as the allocator reads them.
-        key: equal for claims that ask for the same.
+        requests: the allocator's requests of each claim.
+        key: equal for claims with equal specs.
     """
 
     claims: tuple[ResourceClaim, ...]
@@ -143,7 +145,7 @@ class DeviceDemand:
 
 
 class DeviceAnswers:
-    """Answers for nodes by what they see and what is held; it keeps only what it need not find out twice."""
+    """Answers for nodes, which depend on their pools and the allocated devices. It caches results only."""
 
     def __init__(self, allocator: Allocator) -> None:
         """Start without answers."""
@@ -157,7 +159,7 @@ class DeviceAnswers:
         self._raws: dict[int, int] = {}  # by the identity of a solution, which `_solutions` keeps
 
     def demand(self, claims: Sequence[ResourceClaim]) -> DeviceDemand:
-        """Return what the claims ask for.
+        """Return the demand of the claims.
 
         Raises:
             AllocationError: a claim cannot be allocated anywhere.
@@ -166,7 +168,7 @@ class DeviceAnswers:
         return DeviceDemand(tuple(claims), self._allocator.requests(claims), key)
 
     def view(self, node: Node) -> View:
-        """Return what the node sees; nodes of one name are one."""
+        """Return the view of the node, which is identified by its name."""
         view = self._views.get(node.metadata.name)
         if view is None:
             view = self._views[node.metadata.name] = self._makes.view(node)
@@ -177,34 +179,34 @@ class DeviceAnswers:
     def solution(
         self, node: Node, demand: DeviceDemand, holdings: Holdings, question: DeviceQuestion | None = None
     ) -> Solution | AllocationError:
-        """Return the devices for the claims on the node, or that there are none, or why the attempt ends there.
+        """Return the devices for the claims on the node, or the error that ends the attempt there.
 
-        An AllocationError is returned, not raised: one of scope `fatal` ends the attempt for the pod. `question` is
-        that of these arguments, if it is known already.
+        An AllocationError is returned, not raised; one with the scope `fatal` ends the attempt for the pod. `question`
+        is the question of these arguments, if it is known already.
         """
         question = question or self.question(node, demand, holdings)
-        known = self._solutions.get(question)
-        if known is None:
+        result = self._solutions.get(question)
+        if result is None:
             try:
-                known = self._allocator.search(
+                result = self._allocator.search(
                     demand.claims, demand.requests, self.view(node).pools, holdings.allocated()
                 )
             except AllocationError as error:
                 if error.scope == "fatal":
                     return error  # its text names the claim
-                known = error
-            self._solutions[question] = known
-        return known
+                result = error
+            self._solutions[question] = result
+        return result
 
     def raw_score(self, demand: DeviceDemand, solution: Solution) -> int:
-        """Return the raw score of KEP-4816."""
+        """Return the raw KEP-4816 score."""
         raw = self._raws.get(id(solution))
         if raw is None:
             raw = self._raws[id(solution)] = raw_score(demand.requests, solution)
         return raw
 
     def outcomes(self, node: Node, demand: DeviceDemand, solution: Solution) -> tuple[Outcome, ...]:
-        """Return what each claim gets on the node."""
+        """Return the outcome of each claim on the node."""
         return self._allocator.outcomes(
             demand.claims, demand.requests, moved(solution, self.view(node)), node.metadata.name
         )
@@ -219,25 +221,25 @@ class DeviceAnswers:
         return self._misses[question]
 
     def oddities(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> frozenset[Oddity]:
-        """Return what is odd about the claims not fitting on the node, though kube-scheduler has it so."""
+        """Return surprising behavior of kube-scheduler that contributed to the claims not fitting on the node."""
         solution = self.solution(node, demand, holdings)
         return solution.oddities if isinstance(solution, Solution) else frozenset()
 
     def question(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> DeviceQuestion:
-        """Return what the answers depend on."""
+        """Return everything that the answers depend on."""
         return self.question_of(node, demand, self.states(node, holdings))
 
     def question_of(self, node: Node, demand: DeviceDemand, states: tuple[PoolState, ...]) -> DeviceQuestion:
-        """Return the question where `states` is what is allocated of the pools that the node sees."""
+        """Return the question for the allocated `states` of the node's pools."""
         return self.view(node).kind, states, demand.key
 
     def states(self, node: Node, holdings: Holdings) -> tuple[PoolState, ...]:
-        """Return what is allocated of the pools that the node sees."""
+        """Return the allocated parts of the node's pools."""
         pools = self._pools.get(node.metadata.name)
         if pools is None:
             pools = self._pools[node.metadata.name] = tuple(pool.id for pool in self.view(node).pools)
         return holdings.states_of(pools)
 
     def nodes_with(self, pool: PoolID) -> Collection[str]:
-        """Return the nodes that see a pool, of those that were looked at."""
+        """Return the nodes with a pool, among those that were viewed."""
         return self._nodes_with.get(pool, ())

@@ -1,4 +1,4 @@
-"""Extended resources that a DeviceClass stands behind: which they are, and what a pod asks of devices for them.
+"""Extended resources that a DeviceClass backs, and the claim that kube-scheduler creates for them.
 
 Source: KEP-5004; kube-scheduler 1.36.4 and 1.37.1 (plugins/dynamicresources/extendeddynamicresources.go), and
 `k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache`.
@@ -26,7 +26,7 @@ from dranode.sim.scheduler.requests import Amounts, Counting, amounts_of, is_ext
 IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
 _ANNOTATION: Final = "resource.kubernetes.io/extended-resource-claim"
 _ALWAYS: Final = "Always"
-# In kube-scheduler's words; it tries again and again.
+# The error of kube-scheduler, which tries again indefinitely.
 NOT_BOUND: Final = (
     'running PreBind plugin "DynamicResources": nil or empty request mappings, no update of pod {} '
     "ExtendedResourceClaimStatus"
@@ -34,7 +34,7 @@ NOT_BOUND: Final = (
 
 
 def extended_of(pod: SchedulingPod, classes: Iterable[DeviceClass], features: Features) -> dict[str, str]:
-    """The DeviceClass of each extended resource of a pod that has one; none while DRAExtendedResource is off."""
+    """Return the DeviceClasses behind a pod's extended resources; empty while DRAExtendedResource is off."""
     if not features.extended_resource:
         return {}
     containers = (*pod.spec.init_containers, *pod.spec.containers)
@@ -45,7 +45,7 @@ def extended_of(pod: SchedulingPod, classes: Iterable[DeviceClass], features: Fe
 
 
 def classes_behind(requests: Amounts, classes: Iterable[DeviceClass]) -> dict[str, str]:
-    """The DeviceClass of each extended resource of these that has one; of several classes the newest has it."""
+    """Return the DeviceClasses behind the requested extended resources; of several classes, the newest counts."""
     named: dict[str, str] = {}
     for device_class in sorted(classes, key=_age):
         if device_class.spec.extended_resource_name is not None:
@@ -55,9 +55,9 @@ def classes_behind(requests: Amounts, classes: Iterable[DeviceClass]) -> dict[st
 
 
 def _age(device_class: DeviceClass) -> tuple[str, tuple[int, ...]]:
-    """Oldest first; of those of one second the first by name is last, which wins."""
+    """Return a sort key for which the last class wins: the newest, or of equal age the first by name."""
     name = device_class.metadata.name
-    return device_class.metadata.creation_timestamp or "", tuple(-ord(one) for one in f"{name}\0")
+    return device_class.metadata.creation_timestamp or "", tuple(-ord(character) for character in f"{name}\0")
 
 
 def _may_be_backed(name: str) -> bool:
@@ -65,7 +65,7 @@ def _may_be_backed(name: str) -> bool:
 
 
 def special_claim(pod: SchedulingPod, classes: Mapping[str, str]) -> ResourceClaim:
-    """The claim that kube-scheduler makes of a pod for these resources, each with its class."""
+    """Return the claim that kube-scheduler creates for these resources of a pod, given with their classes."""
     requests = [request for name in sorted(classes) for request in _requests(pod, name, classes[name])]
     metadata = ObjectMeta(name=f"{pod.metadata.name}-extended-resources", namespace=pod.metadata.namespace)
     devices = DeviceClaim(requests=tuple(sorted(requests, key=lambda request: request.name)))
@@ -75,14 +75,14 @@ def special_claim(pod: SchedulingPod, classes: Mapping[str, str]) -> ResourceCla
 
 
 def special_claims(pod: SchedulingPod, classes: Mapping[str, str]) -> tuple[ResourceClaim, ...]:
-    """The claim, if there are such resources."""
+    """Return the claim for these resources, if there are any."""
     return (special_claim(pod, classes),) if classes else ()
 
 
 def _requests(pod: SchedulingPod, resource: str, device_class: str) -> Iterator[DeviceRequest]:
-    """A request for each container that stays, and one for what the greatest of the others asks beyond those.
+    """Yield a request for each container and sidecar, and one for the init container that needs the most devices.
 
-    An init container that ends takes the devices of the containers that come after it, in their order, before more.
+    An init container first uses the devices of later containers, so its request covers only what it needs beyond them.
     """
     containers = [*pod.spec.init_containers, *pod.spec.containers]
     inits = len(pod.spec.init_containers)
@@ -95,13 +95,13 @@ def _requests(pod: SchedulingPod, resource: str, device_class: str) -> Iterator[
     for index, container in enumerate(containers[:inits]):
         if container.restart_policy == _ALWAYS:
             continue
-        later = sum(_count(containers[other], resource) for other in staying if other >= index)
+        later = sum(_count(containers[number], resource) for number in staying if number >= index)
         count = _count(container, resource) - later
         if count > 0:
             ending.append((count, _request(index, container, resource, device_class, count)))
     if ending:
-        # The first of those that ask most.
-        yield max(ending, key=lambda each: each[0])[1]
+        # Of equal needs, max returns the first.
+        yield max(ending, key=lambda pair: pair[0])[1]
     yield from staying.values()
 
 
@@ -117,13 +117,13 @@ def _request(index: int, container: SchedulingContainer, resource: str, device_c
 
 
 def backed_here(classes: Mapping[str, str], allocatable: Amounts) -> dict[str, str]:
-    """Those for which a node has nothing of its own, so that devices stand for them there."""
+    """Return the resources that the node does not offer itself, so that devices back them there."""
     return {name: device_class for name, device_class in classes.items() if not allocatable.get(name)}
 
 
 def left_over(claims: Iterable[ResourceClaim], pod: SchedulingPod) -> ResourceClaim | None:
-    """The claim that was made for the pod in an attempt that failed; it is deleted before the next one."""
-    mine = (
+    """Return the claim of an earlier, failed attempt for the pod, which is deleted before the next one."""
+    candidates = (
         claim
         for claim in claims
         if is_special(claim)
@@ -133,18 +133,18 @@ def left_over(claims: Iterable[ResourceClaim], pod: SchedulingPod) -> ResourceCl
             for owner in claim.metadata.owner_references
         )
     )
-    return next(mine, None)
+    return next(candidates, None)
 
 
 def is_special(claim: ResourceClaim) -> bool:
-    """Return whether kube-scheduler has made the claim for extended resources of a pod."""
+    """Return whether kube-scheduler created the claim for extended resources of a pod."""
     return claim.metadata.annotations.get(_ANNOTATION) == "true"
 
 
 def cannot_be_bound(classes: Mapping[str, str], claims: Sequence[ResourceClaim], allocatable: Amounts) -> bool:
-    """Return whether kube-scheduler chooses a node with this and then fails to bind the pod to it.
+    """Return whether kube-scheduler chooses such a node and then fails to bind the pod to it.
 
-    So it is in 1.36.4 and 1.37.1 for a pod with claims whose extended resources are all the node's own, if a
-    DeviceClass has one of their names: a claim without requests is made, and an error that there are none.
+    In 1.36.4 and 1.37.1, that happens to a pod with claims if the node itself offers all extended resources that a
+    DeviceClass could back: kube-scheduler creates a claim without requests and then fails, because there are none.
     """
     return bool(classes and claims) and not backed_here(classes, allocatable)

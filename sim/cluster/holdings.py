@@ -1,4 +1,4 @@
-"""Records which claim holds what of every pool, so that it can be given back."""
+"""Records which claim holds which devices of every pool, so that they can be released."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _UNTOUCHED: Final = PoolState()
 
 
 class ClaimKey(NamedTuple):
-    """The name of a claim."""
+    """The namespace and the name of a claim."""
 
     namespace: str
     name: str
 
     @classmethod
     def of(cls, claim: ResourceClaim) -> ClaimKey:
-        """Return the claim's."""
+        """Return the key of a claim."""
         return cls(claim.metadata.namespace, claim.metadata.name)
 
     def __str__(self) -> str:
@@ -38,29 +38,29 @@ class ClaimHolding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The parts of all pools that claims hold; a pool that is not named is untouched.
+    """The allocated devices of all pools; nothing is allocated from pools that are not listed.
 
     Attributes:
-        pools: each part with its claim.
-        states: the parts together, as the allocator counts them.
+        pools: the allocation results of each pool with their claims.
+        states: the sum of these results, as the allocator counts them.
     """
 
     pools: VersionedMap[PoolID, tuple[ClaimHolding, ...]] = field(default_factory=VersionedMap)
     states: VersionedMap[PoolID, PoolState] = field(default_factory=VersionedMap)
 
     def with_claims(self, allocations: Iterable[tuple[ClaimKey, AllocationResult]]) -> Holdings:
-        """The holdings when these claims hold their allocations as well."""
+        """Return the holdings with these allocations added."""
         more: dict[PoolID, list[ClaimHolding]] = {}
         for claim, allocation in allocations:
             for result in readable_results(allocation):
-                if not result.admin_access:  # admin access holds nothing
+                if not result.admin_access:  # admin access does not hold the device
                     more.setdefault(PoolID(result.driver, result.pool), []).append(ClaimHolding(claim, result))
         pools = {pool: (*self.pools.get(pool, ()), *holdings) for pool, holdings in more.items()}
         states = {pool: _with(self.state(pool), holdings) for pool, holdings in more.items()}
         return Holdings(self.pools.replaced(pools), self.states.replaced(states))
 
     def without(self, claims: Mapping[ClaimKey, AllocationResult]) -> Holdings:
-        """The holdings when these claims hold nothing."""
+        """Return the holdings without these claims."""
         touched = {
             PoolID(result.driver, result.pool)
             for allocation in claims.values()
@@ -75,24 +75,24 @@ class Holdings:
         return Holdings(self.pools.replaced(pools), self.states.replaced(states))
 
     def only(self, pools: Iterable[PoolID]) -> Holdings:
-        """The holdings of some pools."""
-        known = [pool for pool in pools if pool in self.pools]
+        """Return the holdings of some pools."""
+        listed = [pool for pool in pools if pool in self.pools]
         return Holdings(
-            VersionedMap({pool: self.pools[pool] for pool in known}),
-            VersionedMap({pool: self.states[pool] for pool in known}),
+            VersionedMap({pool: self.pools[pool] for pool in listed}),
+            VersionedMap({pool: self.states[pool] for pool in listed}),
         )
 
     def state(self, pool: PoolID) -> PoolState:
-        """Return what is allocated of a pool."""
+        """Return the allocated part of a pool."""
         return self.states.get(pool, _UNTOUCHED)
 
     def states_of(self, pools: Iterable[PoolID]) -> tuple[PoolState, ...]:
-        """Return what is allocated of each of these pools."""
+        """Return the allocated part of each of these pools."""
         state = self.states.get
         return tuple([state(pool, _UNTOUCHED) for pool in pools])
 
     def allocated(self) -> Allocated:
-        """Return the same as the allocator reads it."""
+        """Return the holdings for the allocator."""
         return Allocated(self.states)
 
 

@@ -1,4 +1,4 @@
-"""Looks for what would be passed over: unknown fields of manifests, damaged objects for which a command has no use."""
+"""Decodes manifests, and checks for unknown fields and invalid objects that would otherwise be ignored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dranode.sim.scheduler.terms import LabeledObject, SelectingObject
 T = TypeVar("T")
 Namespaced = TypeVar("Namespaced", PodGroup, ResourceClaim, ResourceClaimTemplate, SchedulingPod)
 
-# The kinds whose fields are all known here.
+# The kinds with a complete list of fields.
 SPECS: Final[Mapping[str, type[APIDocument]]] = {
     "ResourceClaim": ResourceClaimSpec,
     "ResourceClaimTemplate": ResourceClaimTemplateSpec,
@@ -43,7 +43,7 @@ SPECS: Final[Mapping[str, type[APIDocument]]] = {
     "ResourceSlice": ResourceSliceSpec,
     "DeviceTaintRule": DeviceTaintRuleSpec,
 }
-# The kinds that decide where pods run, beside pods and what makes them.
+# Kinds other than pods and their controllers that decide where pods run.
 CLUSTER: Final[Mapping[str, type[APIDocument]]] = {
     "Node": SchedulingNode,
     "PodGroup": PodGroup,
@@ -60,10 +60,10 @@ CLUSTER: Final[Mapping[str, type[APIDocument]]] = {
 def decoded(
     sources: Iterable[SourceDocument], into: type[T], kind: str = "", check: Callable[[T], None] = lambda _: None
 ) -> list[tuple[SourceDocument, T]]:
-    """Decode the documents of a kind, by default the one that the type is called.
+    """Decode the documents of a kind, by default the name of the type.
 
     Raises:
-        DocumentError: a document does not decode, or `check` refuses its value; says where.
+        DocumentError: a document does not decode, or `check` refuses its value; names the place.
     """
     kind = kind or into.__name__
     values = []
@@ -88,10 +88,10 @@ def decoded_claims(sources: Iterable[SourceDocument]) -> list[tuple[SourceDocume
 
 
 def by_key(documents: Iterable[tuple[SourceDocument, Namespaced]]) -> dict[ClaimKey, Namespaced]:
-    """Return values by namespace and name, each with the namespace that the API server would fill in.
+    """Return values by namespace and name, with the default namespace filled in.
 
     Raises:
-        DocumentError: one has no name, or two have one name; says where.
+        DocumentError: an object has no name, or two have the same name; names the place.
     """
     values: dict[ClaimKey, Namespaced] = {}
     for source, value in documents:
@@ -105,26 +105,26 @@ def by_key(documents: Iterable[tuple[SourceDocument, Namespaced]]) -> dict[Claim
 
 
 def key_of(source: SourceDocument) -> ClaimKey:
-    """Return the namespace and the name of a document that decodes."""
+    """Return the namespace and the name of a document."""
     metadata = source.document.get("metadata") or {}
     return ClaimKey(metadata.get("namespace") or DEFAULT_NAMESPACE, metadata.get("name") or "")
 
 
 def check_manifests(documents: Iterable[SourceDocument]) -> None:
-    """Refuse fields that do not exist, and what no API server stores of DRA's own kinds.
+    """Check that objects of resource.k8s.io have no unknown fields and that the API server would accept them.
 
-    Documents that an API server has stored are taken as they are: another release may have other rules.
+    Objects with a UID are not checked: an API server stored them, maybe of a release with other rules.
 
     Raises:
-        DocumentError: there is one; says where.
+        DocumentError: a check fails; names the place.
     """
     for source in documents:
         spec = SPECS.get(source.kind)
         if spec is None or (source.document.get("metadata") or {}).get("uid"):
             continue
         for field in unknown_fields(spec, source.document.get("spec") or {}, "spec"):
-            known = ", ".join(field.known)
-            raise DocumentError(f"{source.place}: {field.path}: there is no such field; there are {known}")
+            fields = ", ".join(field.known)
+            raise DocumentError(f"{source.place}: {field.path}: there is no such field; the fields are {fields}")
         try:
             problem = next(_refusals(source), None)
         except DocumentError as error:
@@ -133,7 +133,7 @@ def check_manifests(documents: Iterable[SourceDocument]) -> None:
             raise DocumentError(f"{source.place}: {problem.path}: {problem.message}")
 
 
-def _unread(expression: str) -> None:  # noqa: ARG001 - what is wrong with it the allocator says
+def _unchecked(expression: str) -> None:  # noqa: ARG001 - the allocator reports invalid expressions
     return None
 
 
@@ -144,20 +144,20 @@ def _refusals(source: SourceDocument) -> Iterator[FieldError]:
         case "DeviceTaintRule":
             yield from rule_errors(taint_rule(source))
         case "ResourceClaim":
-            yield from claim_errors(decode(ResourceClaim, source.document), _unread)
+            yield from claim_errors(decode(ResourceClaim, source.document), _unchecked)
         case "ResourceClaimTemplate":
-            yield from template_errors(decode(ResourceClaimTemplate, source.document), _unread)
+            yield from template_errors(decode(ResourceClaimTemplate, source.document), _unchecked)
         case "DeviceClass":
-            yield from class_errors(decode(DeviceClass, source.document), _unread)
+            yield from class_errors(decode(DeviceClass, source.document), _unchecked)
         case _:
             pass
 
 
 def check_cluster_object(source: SourceDocument) -> None:
-    """Refuse an object that decides where pods run and does not decode, or a Node with impossible amounts.
+    """Check an object that decides where pods run.
 
     Raises:
-        DocumentError: it does not; says where.
+        DocumentError: it does not decode, or is a Node with invalid amounts; with the path in the document.
     """
     kind = CLUSTER.get(source.kind)
     if kind is not None:
@@ -169,10 +169,10 @@ def check_cluster_object(source: SourceDocument) -> None:
 
 
 def check_unused(documents: Iterable[SourceDocument]) -> None:
-    """Refuse damaged objects of a cluster among documents of which a command reads only the workload.
+    """Check the objects of a cluster, for a command that only reads the workload among the documents.
 
     Raises:
-        DocumentError: there is one; says where.
+        DocumentError: an object is invalid; names the place.
     """
     for source in documents:
         try:

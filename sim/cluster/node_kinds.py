@@ -1,4 +1,4 @@
-"""The kinds of nodes of a fleet that may only be imagined: their values, and the nodes and slices made from them."""
+"""The kinds of nodes of an imagined fleet, and the nodes and slices made from them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from dranode.sim.scheduler.amounts import allocatable_errors
 from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeSpec, SchedulingNode
 from dranode.sim.scheduler.requests import PODS
 
-# The name in templates of a pool that has the name of its node.
+# The pool name in templates that stands for the name of the node.
 TEMPLATE_POOL = "node"
-# Twenty times what a cluster of Kubernetes is built for.
+# Twenty times the largest cluster that Kubernetes supports.
 MOST_NODES: Final = 100_000
 # kubelet's own default.
 _MOST_PODS: Final = Quantity("110")
 
 
 class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry: nodes that differ by name alone.
+    """One entry: nodes that differ only in their names.
 
     Attributes:
-        name: what the nodes are called, or the beginning of it.
-        machine: what `--machine` takes; empty if there are slices.
-        slices: a file with the ResourceSlices of one such node; empty if there is a machine.
-        count: how many.
-        labels: of every node.
-        allocatable: what pods may take of it; 110 pods unless it says otherwise.
-        taints: of every node.
+        name: the name of the node, or the prefix of several names.
+        machine: a value of `--machine`; empty if there are slices.
+        slices: a file with the ResourceSlices of one node; empty if there is a machine.
+        count: the number of nodes.
+        labels: the labels of every node.
+        allocatable: the allocatable amounts of every node; by default 110 pods.
+        taints: the taints of every node.
     """
 
     name: str
@@ -46,21 +46,21 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def origin(self) -> str:
-        """The machine or the file of slices, for people."""
+        """Return the machine or the file of slices, for people."""
         return self.machine or self.slices
 
     def names(self) -> tuple[str, ...]:
-        """The names of the nodes."""
+        """Return the names of the nodes."""
         return (self.name,) if self.count == 1 else tuple(f"{self.name}-{number}" for number in range(self.count))
 
 
 def nodes_of(kinds: Iterable[NodeKind]) -> tuple[SchedulingNode, ...]:
-    """The nodes, kind after kind."""
+    """Return the nodes of all kinds."""
     return tuple(node_of(kind, name) for kind in kinds for name in kind.names())
 
 
 def node_of(kind: NodeKind, name: str) -> SchedulingNode:
-    """A node of the kind."""
+    """Return a node of the kind."""
     return SchedulingNode(
         metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name, **kind.labels}),
         spec=NodeSpec(taints=kind.taints),
@@ -69,7 +69,7 @@ def node_of(kind: NodeKind, name: str) -> SchedulingNode:
 
 
 def stamped(templates: Iterable[ResourceSliceSpec], names: Iterable[str]) -> Iterator[ResourceSlice]:
-    """The slices of nodes of these names, made from those of one node as `slice_templates` gives them.
+    """Yield the slices of nodes with these names, made from the templates of one node.
 
     A slice is named `<node>-<driver>-<number>`. A pool that is not the node's own is named `<node>/<pool>`.
     """
@@ -97,16 +97,16 @@ def check_node_kinds(kinds: Sequence[NodeKind]) -> None:
     """Refuse entries of a `nodes.yaml` that are none.
 
     Raises:
-        DocumentError: there are none, one is damaged, or two nodes have one name; says where.
+        DocumentError: there are none, one is invalid, or two nodes have the same name; names the place.
     """
     if not kinds:
-        raise DocumentError("there are none; name at least one kind of node", "nodes")
-    known: set[str] = set()
+        raise DocumentError("the list is empty; add at least one kind of node", "nodes")
+    names: set[str] = set()
     for index, kind in enumerate(kinds):
-        _check(kind, f"nodes[{index}]", known)
+        _check(kind, f"nodes[{index}]", names)
 
 
-def _check(kind: NodeKind, path: str, known: set[str]) -> None:
+def _check(kind: NodeKind, path: str, names: set[str]) -> None:
     if not is_dns_subdomain(kind.name, 240):
         raise DocumentError(f'"{kind.name}" is not the name of a node', f"{path}.name")
     if bool(kind.machine) == bool(kind.slices):
@@ -118,6 +118,6 @@ def _check(kind: NodeKind, path: str, known: set[str]) -> None:
     for error in allocatable_errors(kind.allocatable, f"{path}.allocatable"):
         raise DocumentError(error.message, error.path)
     for name in (kind.name, *kind.names()):
-        if name in known:
+        if name in names:
             raise DocumentError(f'"{name}" is listed twice', f"{path}.name")
-    known.update((kind.name, *kind.names()))
+    names.update((kind.name, *kind.names()))

@@ -1,25 +1,25 @@
-"""`nodes.yaml`: the machines of a fleet that may only be imagined, and how many of each.
+"""`nodes.yaml`: the machines of an imagined fleet, and how many of each.
 
     nodes:
     - name: big                                    # big-0, big-1 ...; with a count of 1, just big
-      machine: sockets=2,numa=2,l3=4,cores=4,threads=2   # whatever --machine takes
-      count: 100                                   # 1 if left out
-      labels: {topology.kubernetes.io/zone: a}     # beside kubernetes.io/hostname
+      machine: sockets=2,numa=2,l3=4,cores=4,threads=2   # any value of --machine
+      count: 100                                   # default 1
+      labels: {topology.kubernetes.io/zone: a}     # in addition to kubernetes.io/hostname
     - name: gpu
-      slices: gpu-node.yaml                        # ResourceSlices of one node, as they were dumped or made up
+      slices: gpu-node.yaml                        # ResourceSlices of one node, dumped or handwritten
       count: 20
     - name: cpu
       machine: cores=32
-      allocatable: {cpu: "30", memory: 120Gi}            # what pods may take of such a node
+      allocatable: {cpu: "30", memory: 120Gi}      # allocatable amounts of one node
       taints: [{key: dedicated, effect: NoSchedule}]
 
-Each entry has a machine, whose devices the drivers find, or slices; relative paths start at the file's folder. Unknown
-keys are refused.
+Each entry has either a machine, whose devices the drivers discover, or slices. Paths are relative to the file's folder.
+Unknown keys are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -41,10 +41,10 @@ class _NodesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_nodes(path: Path | str) -> tuple[NodeKind, ...]:
-    """The entries of a `nodes.yaml`, with file names made absolute or relative to the working folder.
+    """Return the entries of a `nodes.yaml`; paths in them are prefixed with the file's folder.
 
     Raises:
-        DocumentError: the file cannot be read or does not have the form above; says where.
+        DocumentError: the file cannot be read, or is invalid; names the place.
     """
     document = read_yaml(path)
     if not isinstance(document, dict):
@@ -59,23 +59,19 @@ def read_nodes(path: Path | str) -> tuple[NodeKind, ...]:
 
 
 def slices_of(kinds: Iterable[NodeKind], discover: Discover) -> tuple[ResourceSlice, ...]:
-    """Return what all nodes publish; `discover` gives drivers and what they find on a machine, once for each kind.
+    """Return the slices of all nodes; `discover` returns the drivers with their devices on a machine.
 
     Raises:
-        DocumentError: a file of slices does not decode, or a machine is none or cannot be read.
+        DocumentError: a file of slices does not decode, or a machine is invalid or cannot be read.
     """
-    return tuple(slice_ for kind in kinds for slice_ in _slices(kind, discover))
-
-
-def _slices(kind: NodeKind, discover: Discover) -> Iterator[ResourceSlice]:
-    return stamped(slice_templates(kind, discover), kind.names())
+    return tuple(slice_ for kind in kinds for slice_ in stamped(slice_templates(kind, discover), kind.names()))
 
 
 def slice_templates(kind: NodeKind, discover: Discover) -> list[ResourceSliceSpec]:
-    """The slices of one node of the kind, whose pool is called `node`.
+    """Return the slices of one node of the kind, with a pool called `node`.
 
     Raises:
-        DocumentError: a file of slices does not decode, or the machine is none or cannot be read.
+        DocumentError: a file of slices does not decode, or the machine is invalid or cannot be read.
     """
     if kind.machine:
         try:
@@ -98,7 +94,7 @@ def slice_templates(kind: NodeKind, discover: Discover) -> list[ResourceSliceSpe
 
 
 def _located(kind: NodeKind, folder: Path) -> dict[str, str]:
-    """The fields that name a file which is there, beside `nodes.yaml`."""
+    """Return the fields that name an existing file, with the folder of `nodes.yaml`."""
     named = {"machine": kind.machine, "slices": kind.slices}
     return {field: str(folder / name) for field, name in named.items() if name and _exists(folder / name)}
 

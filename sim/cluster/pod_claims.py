@@ -1,9 +1,9 @@
-"""The claims of a pod: named, made from templates by the cluster or still to be made, its own or those of its PodGroup.
+"""The claims of a pod: named, or made from templates (by the cluster or here), its own or those of its PodGroup.
 
 Source: `k8s.io/dynamic-resource-allocation/resourceclaim` and the resource claim controller of Kubernetes 1.36.3 and
-1.37.1; for PodGroups KEP-5729. Where devices failed to bind (KEP-5007), kube-scheduler takes them back before it looks
-for others (`isClaimReadyForBinding` and PostFilter of DynamicResources, the same in 1.34 to 1.37); its time limit of 10
-minutes is not applied: a dump does not say what time it is.
+1.37.1; for PodGroups, KEP-5729. If devices failed to bind (KEP-5007), kube-scheduler releases them before it looks for
+others (`isClaimReadyForBinding` and PostFilter of DynamicResources, the same in 1.34 to 1.37). Its time limit of 10
+minutes is not simulated, because a dump does not contain the current time.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _TRUE: Final = "True"
 
 
 def binding_failure(claim: ResourceClaim, pod_uid: str, pod_group: str = "") -> str:
-    """Return why the claim keeps the pod from all nodes, in one sentence; empty if its devices have not failed to bind.
+    """Return why the pod cannot run while a device of the claim failed to bind; empty if none failed.
 
-    As in kube-scheduler, a device that is not bound yet ends the search for one that has failed.
+    As in kube-scheduler, the search ends at a device that is not bound yet, so failures of later devices do not count.
     """
     if claim.status.allocation is None:
         return ""
@@ -46,41 +46,42 @@ def binding_failure(claim: ResourceClaim, pod_uid: str, pod_group: str = "") -> 
         conditions = _conditions(claim, result)
         failed = next((name for name in result.binding_failure_conditions if _holds(conditions, name)), None)
         if failed is not None:
-            return _sentence(claim, _then(claim, pod_uid, pod_group), result, conditions[failed])
+            return _sentence(claim, _consequence(claim, pod_uid, pod_group), result, conditions[failed])
         if not all(_holds(conditions, name) for name in result.binding_conditions):
             return ""
     return ""
 
 
-def _then(claim: ResourceClaim, pod_uid: str, pod_group: str) -> str:
+def _consequence(claim: ResourceClaim, pod_uid: str, pod_group: str) -> str:
     users = claim.status.reserved_for
     if not users or (len(users) == 1 and users[0].uid == pod_uid):
         return "kube-scheduler releases the claim's devices and looks for others when it tries the pod again"
     if len(users) == 1 and users[0].is_pod_group and users[0].name == pod_group:
         # PodGroupPostFilter.
-        return f"kube-scheduler takes the claim's devices back if no pod of {users[0]} has been scheduled"
-    return "the claim keeps its devices, since it is reserved for others too"
+        return f"kube-scheduler releases the claim's devices if no pod of {users[0]} has been scheduled"
+    return "the claim keeps its devices, because it is also reserved for others"
 
 
 def _sentence(
-    claim: ResourceClaim, then: str, result: DeviceRequestAllocationResult, condition: Mapping[str, Any]
+    claim: ResourceClaim, consequence: str, result: DeviceRequestAllocationResult, condition: Mapping[str, Any]
 ) -> str:
     why = ", ".join(str(condition[field]) for field in ("type", "reason", "message") if condition.get(field))
     return (
         f"resourceclaim not available on the node: device {result.driver}/{result.pool}/{result.device} of "
-        f"{ClaimKey.of(claim)} failed to bind ({why}); {then}"
+        f"{ClaimKey.of(claim)} failed to bind ({why}); {consequence}"
     )
 
 
 def _conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> dict[str, Mapping[str, Any]]:
-    """The conditions of the first entry in `status.devices` that is about the device, by type."""
+    """Return the conditions of the device's first entry in `status.devices`, by type."""
     for entry in claim.status.devices:
         if isinstance(entry, Mapping) and all(
             entry.get(field) == getattr(result, field) for field in ("driver", "pool", "device")
         ):
             listed = entry.get("conditions")
             conditions = listed if isinstance(listed, (list, tuple)) else ()
-            return {str(each.get("type")): each for each in reversed(conditions) if isinstance(each, Mapping)}
+            # The first condition of a type counts, so it has to be the last one entered.
+            return {str(item.get("type")): item for item in reversed(conditions) if isinstance(item, Mapping)}
     return {}
 
 
@@ -89,7 +90,7 @@ def _holds(conditions: Mapping[str, Mapping[str, Any]], name: str) -> bool:
 
 
 class PodGroupSpec(APIDocument, frozen=True, kw_only=True):
-    """`PodGroup.spec`; an entry is like one of a pod."""
+    """`PodGroup.spec`; the entries are like those of a pod."""
 
     resource_claims: tuple[PodResourceClaim, ...] = ()
 
@@ -101,7 +102,7 @@ class PodGroupStatus(APIDocument, frozen=True, kw_only=True):
 
 
 class PodGroup(APIDocument, frozen=True, kw_only=True):
-    """A group of pods (`scheduling.k8s.io`, v1alpha2 in 1.36, v1alpha3 and v1beta1 in 1.37), as far as claims go."""
+    """The fields of a PodGroup about claims (`scheduling.k8s.io`, v1alpha2 in 1.36, v1alpha3 and v1beta1 in 1.37)."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodGroupSpec = PodGroupSpec()
@@ -109,7 +110,7 @@ class PodGroup(APIDocument, frozen=True, kw_only=True):
 
 
 class MissingObject(NamedTuple):
-    """An object that a pod refers to and no document is."""
+    """An object that a pod refers to and that is not among the documents."""
 
     kind: str
     name: str
@@ -125,8 +126,8 @@ class KnownClaims:
     Attributes:
         claims: the claims.
         templates: the templates from which claims are made.
-        groups: the PodGroups that share claims; None where the cluster knows none (DRAWorkloadResourceClaims is off).
-        binding: whether the scheduler minds whether devices are bound (DRADeviceBindingConditions).
+        groups: the PodGroups that share claims; None if DRAWorkloadResourceClaims is off.
+        binding: whether the scheduler checks whether devices are bound (DRADeviceBindingConditions).
     """
 
     claims: Mapping[ClaimKey, ResourceClaim]
@@ -140,11 +141,11 @@ class PodClaims:
     """The claims of one pod.
 
     Attributes:
-        claims: each once, in the order of `spec.resourceClaims`.
-        entries: their names, by those under which the pod's containers use them.
-        missing: what the pod refers to and the documents do not have.
-        problem: why the scheduler looks at no node as long as the pod and its claims are as they are; empty if it does.
-        shared: those that the pod's PodGroup has, and not the pod itself.
+        claims: its claims without repetition, in the order of `spec.resourceClaims`.
+        entries: the claims by the names under which the pod's containers use them.
+        missing: objects that the pod refers to and the documents lack.
+        problem: why the scheduler evaluates no node until the pod or its claims change; empty if it does.
+        shared: the claims of the pod's PodGroup, with the group as their consumer.
     """
 
     claims: tuple[ResourceClaim, ...]
@@ -155,7 +156,7 @@ class PodClaims:
 
 
 def pod_claims(pod: SchedulingPod, known: KnownClaims) -> PodClaims:
-    """Find the claims of a pod; those that the cluster has not made yet are made from their templates."""
+    """Return the claims of a pod; those that the cluster has not created yet are made from their templates."""
     claims: dict[ClaimKey, ResourceClaim] = {}
     entries: dict[str, ClaimKey] = {}
     missing: list[MissingObject] = []
@@ -166,7 +167,7 @@ def pod_claims(pod: SchedulingPod, known: KnownClaims) -> PodClaims:
         of_group = group is not None and entry in group.spec.resource_claims
         made = _made(pod, group if of_group else None, entry)
         if made is not None and made.resource_claim_name is None:
-            continue  # the cluster has said that no claim is needed for this entry
+            continue  # according to the pod's status, this entry needs no claim
         name = made.resource_claim_name if made is not None else entry.resource_claim_name
         claim = _claim(pod, group if of_group else None, entry, name, known)
         if isinstance(claim, MissingObject):
@@ -178,7 +179,8 @@ def pod_claims(pod: SchedulingPod, known: KnownClaims) -> PodClaims:
             problems += _not_owned(claim, pod, groups=known.groups is not None)
         if of_group and group is not None:
             shared[key] = _reference(group)
-    problems += [f'resourceclaim "{each.metadata.name}" is being deleted' for each in claims.values() if _deleted(each)]
+    deleted = (claim.metadata.name for claim in claims.values() if claim.metadata.deletion_timestamp is not None)
+    problems += [f'resourceclaim "{name}" is being deleted' for name in deleted]
     if known.binding:
         problems += filter(None, _unbound(pod, claims.values()))
     problem = next(iter((*_gates(pod), *problems)), "")
@@ -205,7 +207,7 @@ def _group(pod: SchedulingPod, known: KnownClaims, missing: list[MissingObject])
 
 
 def _made(pod: SchedulingPod, group: PodGroup | None, entry: PodResourceClaim) -> PodClaimStatus | None:
-    """Return what the cluster has said of the claim that it made for an entry; it says so of the group first."""
+    """Return the status of the claim that the cluster created for an entry, in the pod or in its PodGroup."""
     if entry.resource_claim_template_name is None:
         return None
     statuses = (*pod.status.resource_claim_statuses, *(group.status.resource_claim_statuses if group else ()))
@@ -227,20 +229,20 @@ def _claim(
 
 
 def claim_from(template: ResourceClaimTemplate, name: str, annotations: Mapping[str, str]) -> ResourceClaim:
-    """The claim that is made from a template."""
-    given = template.spec.metadata
+    """Return the claim made from a template."""
+    template_metadata = template.spec.metadata
     metadata = ObjectMeta(
         name=name,
         namespace=template.metadata.namespace,
-        labels=given.labels,
-        annotations={**given.annotations, **annotations},
+        labels=template_metadata.labels,
+        annotations={**template_metadata.annotations, **annotations},
     )
     return ResourceClaim(api_version=API_VERSION, kind="ResourceClaim", metadata=metadata, spec=template.spec.spec)
 
 
 def _not_owned(claim: ResourceClaim, pod: SchedulingPod, *, groups: bool) -> list[str]:
-    """Refuse a claim of the name that the pod's has, but made for another one of its name, which is gone."""
-    owner = next((each for each in claim.metadata.owner_references if each.controller), None)
+    """Return why the pod may not use the claim: it was created for an earlier pod with the same name."""
+    owner = next((reference for reference in claim.metadata.owner_references if reference.controller), None)
     if owner is None or not pod.metadata.uid or owner.uid == pod.metadata.uid:
         return []
     group = pod.spec.pod_group if groups else ""
@@ -251,10 +253,6 @@ def _not_owned(claim: ResourceClaim, pod: SchedulingPod, *, groups: bool) -> lis
     else:
         why = f"neither Pod nor PodGroup {group} is the owner"
     return [f"ResourceClaim {ClaimKey.of(claim)} was not created for Pod {pod.key} ({why})"]
-
-
-def _deleted(claim: ResourceClaim) -> bool:
-    return claim.metadata.deletion_timestamp is not None
 
 
 def _reference(group: PodGroup) -> ResourceClaimConsumerReference:

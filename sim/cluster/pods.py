@@ -1,4 +1,4 @@
-"""A cluster as its documents describe it: slices, classes, nodes, pods and claims, some of them allocated already."""
+"""Reads a cluster from its documents: slices, classes, nodes, pods and claims, some of them already allocated."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dranode.sim.scheduler.documents import SchedulingNode
 
 @dataclass(frozen=True, slots=True)
 class ClusterDocuments:
-    """The documents, sorted out.
+    """The decoded documents by kind.
 
     Attributes:
         slices: all ResourceSlices.
-        classes: the DeviceClasses of the documents.
+        classes: the DeviceClasses, including the default ones.
         nodes: the nodes to try, in order.
-        pods: pods with their claims, in the order given; a claim without a pod has one made up.
+        pods: the pods with their claims, in the order of the documents; a claim without a pod has a generated one.
         rules: the DeviceTaintRules.
     """
 
@@ -42,10 +42,10 @@ class ClusterDocuments:
 def read_cluster_documents(
     documents: Sequence[SourceDocument], features: Features, only_node: str | None = None
 ) -> ClusterDocuments:
-    """Sort out the documents of a dump; kinds that do not matter are passed over.
+    """Decode the documents of a dump; other kinds are ignored.
 
     Raises:
-        DocumentError: a document does not decode, or two of a kind have one name; says where.
+        DocumentError: a document does not decode, or two of a kind have the same name; names the place.
     """
     workload = read_workload(documents, features)
     slices = tuple(slice_ for _, slice_ in decoded(documents, ResourceSlice))
@@ -54,10 +54,10 @@ def read_cluster_documents(
 
 
 def nodes_among(documents: Sequence[SourceDocument], only_node: str | None = None) -> tuple[Node, ...]:
-    """Return the nodes of the documents: their Nodes, else those that their slices name; or the one that is named.
+    """Return the nodes of the documents: the Nodes, or those that slices name, or only `only_node`.
 
     Raises:
-        DocumentError: a Node or a slice does not decode; says where.
+        DocumentError: a Node or a slice does not decode; names the place.
     """
     return _nodes(documents, [slice_ for _, slice_ in decoded(documents, ResourceSlice)], only_node)
 
@@ -67,7 +67,7 @@ def _nodes(
 ) -> tuple[Node, ...]:
     nodes: tuple[Node, ...] = tuple(node for _, node in decoded(documents, SchedulingNode, "Node", check_node_amounts))
     if not nodes:
-        names = [name for each in slices for name in (each.spec.node_name, *_device_nodes(each)) if name]
+        names = [name for slice_ in slices for name in (slice_.spec.node_name, *_device_nodes(slice_)) if name]
         nodes = tuple(_node(name) for name in dict.fromkeys(names))
     if only_node is not None:
         nodes = tuple(node for node in nodes if node.metadata.name == only_node) or (_node(only_node),)
@@ -83,7 +83,7 @@ def _node(name: str) -> Node:
 
 
 def not_scheduled(pod: str, node: str, claims: Iterable[str]) -> str:
-    """Return what becomes of claims that are not allocated when their pod names its node, in one sentence."""
+    """Return why unallocated claims of a pod with spec.nodeName are not allocated."""
     return (
         f"pod {pod} sets spec.nodeName to {node}, so kube-scheduler skips it: {', '.join(claims)} will never be "
         "allocated, and kubelet will not start the pod; remove spec.nodeName and use a nodeSelector"

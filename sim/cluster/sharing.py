@@ -1,8 +1,8 @@
-"""Finds containers and pods that would have one claim at the same time, though its driver gives it to one alone.
+"""Finds containers and pods that would use a claim at the same time although its driver only allows one of them.
 
-Drivers that pin containers (`Pins`) refuse the second container, which no scheduler and no API server does. By their
-rule the containers of one pod may share a claim whose configuration says `sharing: pod`; else one container has it at a
-time. Containers that name different requests of a claim share nothing.
+Drivers that pin containers (`Pins`) refuse the second container, unlike the scheduler and the API server. Containers of
+one pod may share a claim if its configuration has `sharing: pod`; otherwise, one container may use it at a time.
+Containers that name different requests of a claim do not share it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _ALWAYS: Final = "Always"
 
 @dataclass(frozen=True, slots=True)
 class ExclusiveUse:
-    """What of a claim only one pod has, or only one container.
+    """The part of a claim that only one pod or one container may use.
 
     Attributes:
         requests: the names of these requests.
-        shared_in_pod: whether all containers of one pod may have it at the same time.
+        shared_in_pod: whether all containers of one pod may use it at the same time.
     """
 
     requests: frozenset[str]
@@ -36,12 +36,12 @@ class ExclusiveUse:
 
 @dataclass(frozen=True, slots=True)
 class ContainerConflict:
-    """Two containers of a pod that run at the same time and name one claim.
+    """Two containers of a pod that run at the same time and use the same claim.
 
     Attributes:
-        path: where the second one names it.
+        path: the path where the second container names the claim.
         claim: the pod's name for the claim.
-        sentence: the same for people.
+        sentence: the explanation for people.
     """
 
     path: str
@@ -52,7 +52,7 @@ class ContainerConflict:
 def exclusive_use(
     devices: DeviceClaim, classes: Mapping[str, DeviceClass], drivers: Collection[str]
 ) -> ExclusiveUse | None:
-    """Return what of a claim is not for everybody; None if nothing is. `drivers` are those that pin containers."""
+    """Return the exclusive part of a claim, or None; `drivers` are those that pin containers."""
     policies: dict[str, set[str]] = {}
     for request in devices.requests:
         options = (request.exactly,) if request.exactly is not None else request.first_available
@@ -63,7 +63,7 @@ def exclusive_use(
                 continue
             configs = [config.opaque for config in device_class.spec.config]
             configs += [config.opaque for config in devices.config if applies(config.requests, request.name)]
-            said = [
+            settings = [
                 config.parameters["sharing"]
                 for config in configs
                 if config is not None
@@ -71,20 +71,19 @@ def exclusive_use(
                 and isinstance(config.parameters, Mapping)
                 and config.parameters.get("sharing")
             ]
-            policies.setdefault(request.name, set()).add(str(said[-1]) if said else "")
+            policies.setdefault(request.name, set()).add(str(settings[-1]) if settings else "")
     if not policies:
         return None
     return ExclusiveUse(frozenset(policies), all(policy == {_POD} for policy in policies.values()))
 
 
 def container_conflicts(pod: SchedulingPod, uses: Mapping[str, ExclusiveUse]) -> Iterator[ContainerConflict]:
-    """Yield, for each claim, two containers that may not have it together; `uses` are by the pod's names for claims."""
+    """Yield, for each claim, two containers that may not share it; `uses` are by the pod's names for claims."""
     for name, use in uses.items():
         if use.shared_in_pod:
             continue
         for (_, first), (path, second) in _together(pod):
-            mine, theirs = (_requests(each, name, use) for each in (first, second))
-            if mine & theirs:
+            if _requests(first, name, use) & _requests(second, name, use):
                 index = next(number for number, entry in enumerate(second.resources.claims) if entry.name == name)
                 yield ContainerConflict(
                     f"{path}.resources.claims[{index}]",
@@ -96,7 +95,7 @@ def container_conflicts(pod: SchedulingPod, uses: Mapping[str, ExclusiveUse]) ->
 
 
 def _requests(container: SchedulingContainer, claim: str, use: ExclusiveUse) -> frozenset[str]:
-    """Return which of the requests a container has; without a request it has all."""
+    """Return the requests that a container uses; without a request name, it uses all."""
     named = [entry.request for entry in container.resources.claims if entry.name == claim]
     return use.requests if "" in named else use.requests & set(named)
 
@@ -105,27 +104,27 @@ _Place = tuple[str, SchedulingContainer]
 
 
 def _together(pod: SchedulingPod) -> Iterator[tuple[_Place, _Place]]:
-    """Yield pairs of containers that run at the same time; an init container only runs beside sidecars before it."""
+    """Yield pairs of containers that run at the same time; init containers only run next to earlier sidecars."""
     sidecars: list[_Place] = []
     for index, container in enumerate(pod.spec.init_containers):
         place = (f"spec.initContainers[{index}]", container)
         yield from ((sidecar, place) for sidecar in sidecars)
         if container.restart_policy == _ALWAYS:
             sidecars.append(place)
-    containers = [(f"spec.containers[{index}]", one) for index, one in enumerate(pod.spec.containers)]
+    containers = [(f"spec.containers[{index}]", container_) for index, container_ in enumerate(pod.spec.containers)]
     for sidecar in sidecars:
         yield from ((sidecar, place) for place in containers)
     yield from combinations(containers, 2)
 
 
 def claims_in_use(pod: SchedulingPod) -> frozenset[str]:
-    """Return the pod's names for the claims that its containers have."""
+    """Return the pod's names for the claims that its containers use."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     return frozenset(entry.name for container in containers for entry in container.resources.claims)
 
 
 def pods_conflict(first: str, second: str) -> str:
-    """Return why the second pod's containers do not start while the first pod has a claim that both name."""
+    """Return why the second pod's containers do not start while the first pod uses the claim."""
     return (
         f"{first} and {second} both use the claim, and only containers of one pod may share it; "
         "give each pod its own claim with a ResourceClaimTemplate"

@@ -1,8 +1,8 @@
-"""Everything that is wrong with a document: a decoder reports the first error and stops, or ignores unknown fields.
+"""Finds all errors of a document, while a decoder stops at the first one and ignores unknown fields.
 
-Misspelt fields of pods, and of what makes pods, are found by the types of `k8s.io/api` 0.37 (core/v1, apps/v1,
-batch/v1), in the parts that say what a pod needs and where it may run. The installed drivers judge their opaque
-configurations.
+Misspelled fields of pods and their controllers are found with the types of `k8s.io/api` 0.37 (core/v1, apps/v1,
+batch/v1), in the parts that decide what a pod needs and where it may run. Opaque configurations are checked by the
+installed drivers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dranode.driver.claims.grant import Config
 from dranode.driver.claims.plugin import Plugin
 
 CheckDocument: TypeAlias = Callable[[Mapping[str, Any]], list[FieldError]]
-"""Decodes a document and says what is wrong with it besides; raises DocumentError for what does not decode."""
+"""Returns the errors of a document that decodes; raises DocumentError for the first place that does not decode."""
 
 
 class _Step(NamedTuple):
@@ -34,9 +34,9 @@ _MOST: Final = 100
 _STEP: Final = re.compile(r"\.?([^.\[\]{}]+)|\[([^\]]*)\]|(\{\})")
 _MISSING: Final = re.compile(r"missing required field (\w+)")
 _EXPECTED: Final = re.compile(r"expected ([\w| ]+), got (\w+)")
-# What may stand where something does not decode: one of them does, or nothing may.
+# Replacements for a value that does not decode; one of them decodes there, or the value has to be removed.
 _STAND_INS: Final[Sequence[Any]] = ("x", 1, False, [], {})
-# msgspec's names of types.
+# The names of msgspec's types for people.
 _WORDS: Final[Mapping[str, str]] = {
     "str": "a text",
     "int": "a whole number",
@@ -48,36 +48,35 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 def all_problems(check: CheckDocument, document: Mapping[str, Any]) -> list[FieldError]:
-    """Return the problems of a document, also of one that does not decode.
+    """Return all errors of a document, even if it does not decode.
 
-    Each place that does not decode has an error, and something that does is put there, until the document decodes and
-    `check` says what else is wrong. What is said of such a place is not said of the document.
+    Each place that does not decode is an error. It is replaced by a value that decodes, until the document decodes and
+    `check` finds the other errors. Errors that `check` finds in replaced places do not count.
     """
-    rest = copy.deepcopy(dict(document))
+    repaired = copy.deepcopy(dict(document))
     errors: list[FieldError] = []
     while len(errors) < _MOST:
-        result = _checked(check, rest)
+        result = _checked(check, repaired)
         if isinstance(result, list):
             places = [error.path for error in errors]
-            return errors + [each for each in result if not any(_within(each.path, place) for place in places)]
-        place = _place(check, rest, result)
+            return errors + [error for error in result if not any(_within(error.path, place) for place in places)]
+        place = _place(check, repaired, result)
         errors.append(in_words(_path(place), _message(result)))
-        if not _repaired(check, rest, place):
+        if not _repaired(check, repaired, place):
             break
     return errors
 
 
 def in_words(path: str, message: str) -> FieldError:
-    """Return what a decoder says of a place as a clause."""
+    """Return the message of a decoder as an error in plain words."""
     if _MISSING.fullmatch(message):
         return FieldError(path, "it is required")
     expected = _EXPECTED.fullmatch(message)
     if expected is None:
         return FieldError(path, message)
-    types = [each for each in expected[1].split(" | ") if each != "null"]
-    wanted = " or ".join(_WORDS.get(each, each) for each in types)
-    there = "nothing" if expected[2] == "null" else _WORDS.get(expected[2], expected[2])
-    return FieldError(path, f"{wanted} is expected, not {there}")
+    types = " or ".join(_WORDS.get(name, name) for name in expected[1].split(" | ") if name != "null")
+    actual = "nothing" if expected[2] == "null" else _WORDS.get(expected[2], expected[2])
+    return FieldError(path, f"{types} is expected, not {actual}")
 
 
 def _checked(check: CheckDocument, document: Mapping[str, Any]) -> list[FieldError] | DocumentError:
@@ -92,7 +91,7 @@ def _message(error: DocumentError) -> str:
 
 
 def _place(check: CheckDocument, document: dict[str, Any], error: DocumentError) -> _Steps:
-    """The place of an error; in a mapping, whose keys a decoder does not name, the first key that it is about."""
+    """Return the place of an error; the decoder does not name keys of a mapping, so the first failing one is found."""
     steps: list[_Step] = []
     for name, index, any_key in _STEP.findall(error.path):
         if not any_key:
@@ -109,21 +108,21 @@ def _place(check: CheckDocument, document: dict[str, Any], error: DocumentError)
 
 
 def _key(check: CheckDocument, document: dict[str, Any], mapping: Any, error: DocumentError) -> str | None:
-    """The first key of a mapping in the document that has the error by itself."""
-    whole = dict(mapping) if isinstance(mapping, dict) else {}
-    for key, value in whole.items():
+    """Return the first key of a mapping in the document that causes the error by itself."""
+    entries = dict(mapping) if isinstance(mapping, dict) else {}
+    for key, value in entries.items():
         mapping.clear()
         mapping[key] = value
         result = _checked(check, document)
         mapping.clear()
-        mapping.update(whole)
+        mapping.update(entries)
         if isinstance(result, DocumentError) and result.path == error.path:
             return str(key)
     return None
 
 
 def _repaired(check: CheckDocument, document: dict[str, Any], place: _Steps) -> bool:
-    """Put something at a place that decodes there, or leave it out; False if nothing does."""
+    """Replace or remove the value at a place so that it decodes; return False if nothing works."""
     owner = _at(document, place[:-1]) if place else None
     last = place[-1].value if place else ""
     if isinstance(owner, list):
@@ -166,7 +165,7 @@ _CONTAINER: Final = (
     "terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty targetContainerName"
 )
 _POD_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution preferredDuringSchedulingIgnoredDuringExecution"
-# The fields of each type, and the type of a field whose value is looked at, after a colon.
+# The fields of each type; after a colon, the type of a field whose value is checked.
 _TYPES: Final[Mapping[str, str]] = {
     "Pod": "apiVersion kind metadata:Metadata spec:PodSpec status",
     "PodTemplate": "apiVersion kind metadata:Metadata template:Template",
@@ -221,18 +220,18 @@ _TYPES: Final[Mapping[str, str]] = {
     "JobTemplate": "metadata:Metadata spec:Job",
 }
 _FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
-    name: {field: kind for field, _, kind in (each.partition(":") for each in fields.split())}
+    name: {field: kind for field, _, kind in (entry.partition(":") for entry in fields.split())}
     for name, fields in _TYPES.items()
 }
 
 
 def unknown_pod_fields(document: Mapping[str, Any], kind: str, template: Sequence[str]) -> Iterator[FieldError]:
-    """Yield a warning for each field that a pod, or an object of a kind that makes pods, does not have.
+    """Yield a warning for each unknown field of a pod or a controller.
 
     `template` is the path of the pod template; it is empty for a pod.
     """
-    whole = kind if not template or template == ("template",) else "Object"
-    yield from _unknown(document, whole, "", kind)
+    top = kind if not template or template == ("template",) else "Object"
+    yield from _unknown(document, top, "", kind)
 
 
 def _unknown(value: Any, type_name: str, path: str, kind: str) -> Iterator[FieldError]:
@@ -246,19 +245,19 @@ def _unknown(value: Any, type_name: str, path: str, kind: str) -> Iterator[Field
             if name not in fields:
                 near = get_close_matches(str(name), fields, 1)
                 hint = f'; did you mean "{near[0]}"?' if near else ""
-                yield FieldError(where, f"there is no such field, and API servers drop it{hint}")
+                yield FieldError(where, f"there is no such field, so the API server drops it{hint}")
             elif fields[name]:
                 yield from _unknown(inner, fields[name], where, kind)
 
 
 def parameter_errors(plugin: Plugin, origin: Any, parameters: Any, path: str) -> Iterator[FieldError]:
-    """Every error: a driver names its first one, so it is asked again without the field that was wrong."""
+    """Yield every error of opaque parameters: a driver reports only the first, so wrong fields are removed in turn."""
     removed: list[str] = []
     while (error := _first_error(plugin, origin, parameters, path)) is not None:
-        # What is only wrong since another field is gone is none.
-        # The list of fields that there are, behind the semicolon, names them all.
-        said = error.message.partition("; there are ")[0]
-        if not any(re.search(rf"\b{re.escape(name)}\b", said) for name in removed):
+        # An error about a field that was removed does not count. The list of known fields at the end of a message may
+        # name it, too, so it is cut off.
+        message = error.message.partition("; there are ")[0]
+        if not any(re.search(rf"\b{re.escape(name)}\b", message) for name in removed):
             yield error
         name = _wrong_field(error, path, parameters)
         if name is None:
@@ -268,12 +267,12 @@ def parameter_errors(plugin: Plugin, origin: Any, parameters: Any, path: str) ->
 
 
 def _wrong_field(error: FieldError, path: str, parameters: Any) -> str | None:
-    """The field that an error is about, if the configuration can be read without it."""
+    """Return the field with the error, if the configuration can be read without it."""
     unknown = re.search(r"\bunknown field (\w+)", error.message)
     below = error.path.removeprefix(path).removeprefix(".")
     name = unknown[1] if unknown and not below else re.split(r"[.\[]", below)[0]
-    known = isinstance(parameters, Mapping) and name in parameters and name not in ("apiVersion", "kind")
-    return name if known else None
+    removable = isinstance(parameters, Mapping) and name in parameters and name not in ("apiVersion", "kind")
+    return name if removable else None
 
 
 def _first_error(plugin: Plugin, origin: Any, parameters: Any, path: str) -> FieldError | None:
@@ -281,9 +280,9 @@ def _first_error(plugin: Plugin, origin: Any, parameters: Any, path: str) -> Fie
         plugin.parse_config(Config(origin, parameters, path or "parameters"))
     except ClaimError as error:
         text = str(error)
-        rest = text.removeprefix(path or "parameters")
-        where, colon, message = rest.partition(": ")
-        if colon and rest != text and where[:1] in ("", ".", "["):
+        after_path = text.removeprefix(path or "parameters")
+        where, colon, message = after_path.partition(": ")
+        if colon and after_path != text and where[:1] in ("", ".", "["):
             return FieldError(f"{path}{where}" if path else where.removeprefix("."), message)
-        return FieldError(path, rest.strip())
+        return FieldError(path, after_path.strip())
     return None

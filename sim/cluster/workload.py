@@ -1,8 +1,7 @@
-"""Reads pods with their claims from files, in the order given.
+"""Reads pods with their claims from documents, in their order.
 
-A pod's claims are those that the cluster has made for it, else made from its templates. A template or claim that no pod
-uses gets a pod made up, as if somebody had written the simplest one. Everything here is pure: documents in, pods with
-claims out.
+A pod's claims are those that the cluster created for it, or are made from its templates. A template or claim that no
+pod uses gets a generated pod.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ DEFAULT_CLASSES: Final = {
     "dra.hugepages-2m": _HUGE.format("2m"),
     "dra.hugepages-1g": _HUGE.format("1g"),
 }
-# Any fixed namespace will do: the same files get the same UIDs, so a run over kept state meets its own claims again.
+# A fixed UUID namespace, so that the same files get the same UIDs, and a run with --state finds its claims again.
 _UIDS: Final = uuid.UUID("6ad4b9f0-63c1-5c0e-9bd3-2a1b6f6f1a10")
 
 
@@ -64,12 +63,12 @@ class PodWithClaims:
 
     Attributes:
         name: `<namespace>/<name>` of the pod.
-        claims: in the order of `spec.resourceClaims`, each once, reserved for the pod; of a pod that has ended, those
-            that it still holds.
-        missing: what the pod refers to and no file has.
-        problem: why kube-scheduler looks at no node as long as pod and claims are as they are; empty if it does.
-        pod: the pod as the API server would store it; None if it was made up.
-        entries: the claims' names, by those under which the pod's containers use them.
+        claims: the claims without repetition, in the order of `spec.resourceClaims`, reserved for the pod; for a
+            finished pod, those that are still allocated.
+        missing: objects that the pod refers to and the documents lack.
+        problem: why kube-scheduler evaluates no node until the pod or its claims change; empty if it does.
+        pod: the pod as the API server would store it; None for a generated one.
+        entries: the claims by the names under which the pod's containers use them.
     """
 
     name: str
@@ -81,18 +80,18 @@ class PodWithClaims:
 
     @property
     def node(self) -> str:
-        """Return the node that the pod is bound to; empty if to none."""
+        """Return the node that the pod is bound to; empty without one."""
         return self.pod.spec.node_name if self.pod is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDocuments:
-    """Everything the files ask for.
+    """The pods of documents, with the classes and rules for them.
 
     Attributes:
-        pods: in the order of the files.
-        classes: the files' classes, and those of `DEFAULT_CLASSES` where they define none.
-        rules: the files' DeviceTaintRules.
+        pods: in the order of the documents.
+        classes: the DeviceClasses, including those of `DEFAULT_CLASSES` that the documents do not define.
+        rules: the DeviceTaintRules.
     """
 
     pods: tuple[PodWithClaims, ...]
@@ -101,11 +100,11 @@ class WorkloadDocuments:
 
 
 def read_workload(documents: Iterable[SourceDocument], features: Features) -> WorkloadDocuments:
-    """Sort out documents: claims, templates, pods, PodGroups, classes and taint rules; other kinds are passed over.
+    """Decode claims, templates, pods, PodGroups, classes and taint rules; other kinds are ignored.
 
     Raises:
-        DocumentError: a document of these kinds does not decode, two of a kind have one name, or a pod names claims or
-            requests that there are not; says where.
+        DocumentError: a document of these kinds does not decode, two of a kind have the same name, or a pod names a
+            missing claim or request; names the place.
     """
     sources = tuple(documents)
     check_manifests(sources)
@@ -129,7 +128,7 @@ def read_workload(documents: Iterable[SourceDocument], features: Features) -> Wo
 
 
 def with_special(pod: PodWithClaims, classes: Iterable[DeviceClass], features: Features) -> PodWithClaims:
-    """The pod with the claim for its extended resources, on a node that has none of them of its own."""
+    """Add the claim for the pod's extended resources, for a node that does not offer any of them itself."""
     if pod.pod is None:
         return pod
     user = _pod_reference(ClaimKey(pod.pod.metadata.namespace, pod.pod.metadata.name), pod.pod.metadata.uid)
@@ -138,15 +137,15 @@ def with_special(pod: PodWithClaims, classes: Iterable[DeviceClass], features: F
 
 
 def asked_by(pods: Iterable[PodWithClaims]) -> Iterator[DeviceClaim]:
-    """Yield what the claims of the pods ask for."""
+    """Yield the requests and constraints of the pods' claims."""
     return (claim.spec.devices for pod in pods for claim in pod.claims)
 
 
 def require_pods(pods: Sequence[PodWithClaims], files: Iterable[str]) -> None:
-    """Refuse files that ask for nothing.
+    """Check that there is something to do.
 
     Raises:
-        DocumentError: there is no pod, nor a claim or template that one could be made up for.
+        DocumentError: there is no pod, claim or template.
     """
     if not pods:
         raise DocumentError(f"nothing to do: no claim, template or pod in {', '.join(files)}")
@@ -158,9 +157,9 @@ def request_names(
     claims: Mapping[ClaimKey, ResourceClaim],
     templates: Mapping[ClaimKey, ResourceClaimTemplate],
 ) -> tuple[str, ...] | None:
-    """The names of the requests of the claim or template behind an entry of a pod's `spec.resourceClaims`.
+    """Return the request names of the claim or template of an entry in a pod's `spec.resourceClaims`.
 
-    None if it is not among `claims` and `templates`, which are by namespace and name.
+    Return None if it is not among `claims` and `templates`, which are by namespace and name.
     """
     if entry.resource_claim_name is not None:
         claim = claims.get(ClaimKey(namespace, entry.resource_claim_name))
@@ -177,9 +176,9 @@ def _check_pod(
     claims: Mapping[ClaimKey, ResourceClaim],
     templates: Mapping[ClaimKey, ResourceClaimTemplate],
 ) -> None:
-    """Refuse a pod that the API server would refuse, or that asks a claim for what it has not.
+    """Check that the API server would accept the pod, and that its containers name existing requests of claims.
 
-    A pod that is bound was taken by a cluster; that it is served badly there is not for us to stop at.
+    The request names of a bound pod are not checked, because a cluster has accepted it.
     """
 
     def requests_of(entry: PodResourceClaim) -> tuple[str, ...] | None:
@@ -190,7 +189,7 @@ def _check_pod(
 
 
 def default_class(name: str) -> DeviceClass:
-    """The DeviceClass (resource.k8s.io/v1) of that name among those that exist by default."""
+    """Return the default DeviceClass (resource.k8s.io/v1) with this name."""
     selector = DeviceSelector(cel=CELSelector(expression=DEFAULT_CLASSES[name]))
     return DeviceClass(
         api_version=API_VERSION,
@@ -203,10 +202,10 @@ def default_class(name: str) -> DeviceClass:
 def _pods(
     sources: Iterable[SourceDocument], pods: Mapping[ClaimKey, SchedulingPod], known: KnownClaims
 ) -> Iterator[PodWithClaims]:
-    """Yield the pods of the documents, and one for each claim and template that no pod uses, in their order."""
-    own = {key: pod_claims(pod, known) for key, pod in pods.items()}
-    # A claim and a template may have one name: that a pod uses the one says nothing of the other.
-    used = {("ResourceClaim", claim) for claims in own.values() for claim in claims.entries.values()}
+    """Yield the pods of the documents, and a pod for each claim and template that no pod uses, in their order."""
+    claims_of_pods = {key: pod_claims(pod, known) for key, pod in pods.items()}
+    # A claim and a template may have the same name, so the kind is part of the key.
+    used = {("ResourceClaim", claim) for claims in claims_of_pods.values() for claim in claims.entries.values()}
     used |= {
         (kind, ClaimKey(key.namespace, name))
         for key, pod in pods.items()
@@ -218,7 +217,7 @@ def _pods(
         if name
     }
     used |= set(claims_named(sources))
-    # One that kube-scheduler has made for a pod's extended resources is not allocated by itself either.
+    # Claims for extended resources, which kube-scheduler creates, are not allocated by themselves either.
     used |= {
         ("ResourceClaim", key)
         for key, claim in known.claims.items()
@@ -226,7 +225,7 @@ def _pods(
     }
     for source in sources:
         if source.kind == "Pod":
-            yield _pod(pods[key_of(source)], own[key_of(source)])
+            yield _pod(pods[key_of(source)], claims_of_pods[key_of(source)])
         elif source.kind in ("ResourceClaim", "ResourceClaimTemplate") and (source.kind, key_of(source)) not in used:
             key = key_of(source)
             is_claim = source.kind == "ResourceClaim"
@@ -234,13 +233,15 @@ def _pods(
             yield PodWithClaims(str(key), (_reserved(claim, _pod_reference(key)),))
 
 
-def _pod(pod: SchedulingPod, own: PodClaims) -> PodWithClaims:
+def _pod(pod: SchedulingPod, claims_of_pod: PodClaims) -> PodWithClaims:
     reference = _pod_reference(ClaimKey(pod.metadata.namespace, pod.metadata.name), pod.metadata.uid)
-    claims = tuple(_reserved(claim, own.shared.get(ClaimKey.of(claim), reference)) for claim in own.claims)
+    claims = tuple(
+        _reserved(claim, claims_of_pod.shared.get(ClaimKey.of(claim), reference)) for claim in claims_of_pod.claims
+    )
     if pod.finished:
-        held = tuple(claim for claim in claims if claim.status.allocation is not None)
-        return PodWithClaims(pod.key, held, pod=pod)
-    return PodWithClaims(pod.key, claims, own.missing, own.problem, pod, own.entries)
+        allocated = tuple(claim for claim in claims if claim.status.allocation is not None)
+        return PodWithClaims(pod.key, allocated, pod=pod)
+    return PodWithClaims(pod.key, claims, claims_of_pod.missing, claims_of_pod.problem, pod, claims_of_pod.entries)
 
 
 def _pod_reference(pod: ClaimKey, uid: str = "") -> ResourceClaimConsumerReference:

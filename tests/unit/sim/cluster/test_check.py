@@ -66,7 +66,7 @@ spec:
     assert status == 1
     where = "spec.spec.devices.requests[0].firstAvailable[0].adminAccess"
     fields = "name, deviceClassName, selectors, allocationMode, count, tolerations, capacity, derivedAttributes"
-    assert verdicts[0]["errors"] == [{"path": where, "message": f"there is no such field; there are {fields}"}]
+    assert verdicts[0]["errors"] == [{"path": where, "message": f"there is no such field; the fields are {fields}"}]
 
 
 def test_a_field_of_an_alpha_gate_at_the_wrong_place_is_no_field_of_the_api(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ spec: {devices: {requests: [{name: r, %s}]}}
     status, verdicts = checked(written(tmp_path, text % f"exactly: {{deviceClassName: gpu}}, {derived}"))
     assert (right, status) == (0, 1)
     assert [error["path"] for error in verdicts[0]["errors"]] == ["spec.devices.requests[0].derivedAttributes"]
-    assert verdicts[0]["errors"][0]["message"].startswith("there is no such field; there are name, exactly, ")
+    assert verdicts[0]["errors"][0]["message"].startswith("there is no such field; the fields are name, exactly, ")
 
 
 def test_selectors_and_our_own_configurations_are_checked_with_their_path(tmp_path: Path) -> None:

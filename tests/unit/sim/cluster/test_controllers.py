@@ -282,7 +282,7 @@ def test_custom_resources_have_one_note_a_kind_and_pods_that_are_not_made_are_me
         {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": {"name": "a"}},
     ]
     sources = [SourceDocument("f", index, document) for index, document in enumerate(documents)]
-    why = "since custom resources are not simulated"
+    why = "because custom resources are not simulated"
     assert ignored_documents(sources) == (
         f"NetworkAttachmentDefinition.k8s.cni.cncf.io: 2 objects are ignored, {why}",
         "MPIJob.kubeflow.org: 1 object is ignored, and no pods are made of its pod templates",

@@ -180,7 +180,7 @@ NAMED = {"name": "gpu", "resourceClaimName": "c"}
     [
         ([], "kube-scheduler releases the claim's devices"),
         (["p"], "kube-scheduler releases the claim's devices"),
-        (["p", "q"], "the claim keeps its devices, since it is reserved for others too"),
+        (["p", "q"], "the claim keeps its devices, because it is also reserved for others"),
     ],
 )
 def test_a_claim_whose_device_failed_to_bind_keeps_its_pod_from_every_node(users: list[str], then: str) -> None:
@@ -198,8 +198,8 @@ def test_a_claim_whose_device_failed_to_bind_keeps_its_pod_from_every_node(users
 @pytest.mark.parametrize(
     ("name", "then"),
     [
-        ("crew", "kube-scheduler takes the claim's devices back if no pod of podgroup crew has been scheduled"),
-        ("others", "the claim keeps its devices, since it is reserved for others too"),
+        ("crew", "kube-scheduler releases the claim's devices if no pod of podgroup crew has been scheduled"),
+        ("others", "the claim keeps its devices, because it is also reserved for others"),
     ],
 )
 def test_a_claim_of_a_pod_group_whose_device_failed_to_bind_is_given_back_for_the_group(name: str, then: str) -> None:

@@ -71,7 +71,7 @@ def test_base_host_lays_the_file_over_the_host(tmp_path: Path) -> None:
         ('/sys/a: x\n/sys/a/b: "y"', '"/sys/a" is both a file and a folder'),
         ('/sys/a/b: x\n/sys/a: "y"', '"/sys/a" is both a file and a folder'),
         ("/sys/a: x\n/sys/a: y", 'the key "/sys/a" is given twice'),
-        (f"/{CPU}/cpu0/node0/x: a\n/{CPU}/cpu0/node1/x: b", "cpu0" has several NUMA nodes"),
+        (f"/{CPU}/cpu0/node0/x: a\n/{CPU}/cpu0/node1/x: b", "cpu0. has several NUMA nodes"),
         ("/sys/a: [x", r"is not YAML: .*line 2, column 1"),
         ("fils:\n  /sys/a: x", 'unknown key "fils"; use base, files, links, devices'),
         ("base: hots\nfiles: {}", "base can only be \"host\", not 'hots'"),

@@ -41,7 +41,7 @@ def container(requests: dict[str, str] | None = None, limits: dict[str, str] | N
         ({"gpu": "1"}, {"gpu": "1"}, ['"gpu" is not a resource of containers'] * 2),
         ({"cpu!": "1"}, {}, ['"cpu!" is not the name of a resource']),
         ({"requests.example.com/gpu": "1"}, {}, ["is not the name of an extended resource"]),
-        ({"hugepages-2Mi": "3Mi", "cpu": "1"}, {"hugepages-2Mi": "3Mi"}, ["3Mi is not a multiple of the page size"] * 2),
+        ({"hugepages-2Mi": "3Mi", "cpu": "1"}, {"hugepages-2Mi": "3Mi"}, ["3Mi is not a multiple of the page"] * 2),
         ({}, {"hugepages-2Mi": "4Mi"}, [f"{CONTAINER}: huge pages also need a request or a limit of cpu or memory"]),
         ({"hugepages-odd": "4Mi", "cpu": "1"}, {}, ["a limit for hugepages-odd is required", "is not a multiple"]),
     ],
