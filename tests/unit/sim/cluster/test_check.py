@@ -304,7 +304,7 @@ spec:
         (
             "shared, capacity: {requests: {units: 4}}",
             ".capacity.requests",
-            'no device of class "shared" has a capacity "units"; there are s.example.com/units',
+            'no device of class "shared" has a capacity "units"; they have s.example.com/units',
         ),
         ("shard", ".deviceClassName", 'no DeviceClass "shard" is in these files; did you mean "shared"?'),
     ],
