@@ -280,6 +280,14 @@ def parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
+def is_time(text: str) -> bool:
+    """Return whether the text is a time of Kubernetes; RFC 3339 requires an offset from UTC."""
+    try:
+        return parse_time(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
 def _same_device(desired: Device, published: Device) -> bool:
     # Usually nothing has changed, and plain equality is the fastest comparison.
     if desired == published:

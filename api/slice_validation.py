@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Final
 
 from dranode.api.capacity_policy import policy_problems
-from dranode.api.names import is_dns_label, is_dns_subdomain, is_label_name, is_label_value
+from dranode.api.documents import is_time
+from dranode.api.names import is_dns_subdomain, is_label_name, is_label_value
 from dranode.api.resource import (
     Counter,
     Device,
@@ -28,7 +28,7 @@ from dranode.api.resource import (
     ResourceSliceSpec,
 )
 from dranode.api.semver import is_semver
-from dranode.api.validation import FieldError, count_errors, metadata_errors
+from dranode.api.validation import FieldError, count_errors, label_errors, metadata_errors
 
 EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
 # The limits of the API (constants of k8s.io/api, resource/v1, types.go).
@@ -79,7 +79,7 @@ def slice_errors(slice_: ResourceSlice, *, newest: bool = True) -> _Errors:
     yield from _duplicates([counter_set.name for counter_set in spec.shared_counters], "spec.sharedCounters", ".name")
     for index, counter_set in enumerate(spec.shared_counters):
         path = f"spec.sharedCounters[{index}]"
-        yield from _label(counter_set.name, f"{path}.name")
+        yield from label_errors(counter_set.name, f"{path}.name")
         yield from _counters(counter_set.counters, f"{path}.counters")
     yield from _partition_type(spec)
     yield from _skipped(spec.skip_node_operations, "spec.skipNodeOperations")
@@ -91,7 +91,7 @@ def taint_errors(taint: DeviceTaint, path: str) -> _Errors:
         yield FieldError(f"{path}.key", f'"{taint.key}" is not a label name' if taint.key else "a key is required")
     if not is_label_value(taint.value):
         yield FieldError(f"{path}.value", f'"{taint.value}" is not a label value')
-    if taint.time_added is not None and not _is_time(taint.time_added):
+    if taint.time_added is not None and not is_time(taint.time_added):
         yield FieldError(f"{path}.timeAdded", f'"{taint.time_added}" is not a time such as 2026-01-31T12:00:00Z')
     if taint.effect not in EFFECTS:
         yield FieldError(f"{path}.effect", f'"{taint.effect}" is not one of {", ".join(EFFECTS)}')
@@ -104,15 +104,7 @@ def selection_errors(driver: str | None, pool: str | None, device: str | None, p
     if pool is not None:
         yield from _pool_name(pool, f"{path}.pool")
     if device is not None:
-        yield from _label(device, f"{path}.device")
-
-
-def _is_time(text: str) -> bool:
-    # RFC 3339 requires an offset from UTC.
-    try:
-        return datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        return False
+        yield from label_errors(device, f"{path}.device")
 
 
 def _driver(name: str, path: str) -> _Errors:
@@ -133,11 +125,6 @@ def _pool(pool: ResourcePool) -> _Errors:
 def _pool_name(name: str, path: str) -> _Errors:
     if len(name) > _POOL or not all(map(is_dns_subdomain, name.split("/"))):
         yield FieldError(path, f'"{name}" is not DNS subdomains with "/" between them, of at most {_POOL} characters')
-
-
-def _label(name: str, path: str) -> _Errors:
-    if not is_dns_label(name):
-        yield FieldError(path, f'"{name}" is not a DNS label of at most 63 characters')
 
 
 def _duplicates(names: Sequence[str], path: str, field: str = "") -> _Errors:
@@ -224,7 +211,7 @@ def _is_large(device: Device) -> bool:
 
 
 def _device(device: Device, path: str, *, own_nodes: bool, newest: bool) -> _Errors:
-    yield from _label(device.name, f"{path}.name")
+    yield from label_errors(device.name, f"{path}.name")
     # Attributes and capacities share one limit.
     entries = len(device.attributes) + len(device.capacity)
     if entries > _ENTRIES:
@@ -267,13 +254,13 @@ def _consumptions(device: Device, path: str, *, newest: bool) -> _Errors:
     yield from count_errors(device.consumes_counters, _CONSUMPTIONS if newest else _COUNTERS, path)
     yield from _duplicates([consumption.counter_set for consumption in device.consumes_counters], path, ".counterSet")
     for index, consumption in enumerate(device.consumes_counters):
-        yield from _label(consumption.counter_set, f"{path}[{index}].counterSet")
+        yield from label_errors(consumption.counter_set, f"{path}[{index}].counterSet")
         yield from _counters(consumption.counters, f"{path}[{index}].counters")
         groups = f"{path}[{index}].compatibilityGroups"
         yield from count_errors(consumption.compatibility_groups, _GROUPS, groups)
         yield from _duplicates(consumption.compatibility_groups, groups)
         for number, group in enumerate(consumption.compatibility_groups):
-            yield from _label(group, f"{groups}[{number}]")
+            yield from label_errors(group, f"{groups}[{number}]")
 
 
 def _counters(counters: Mapping[str, Counter], path: str) -> _Errors:
@@ -283,7 +270,7 @@ def _counters(counters: Mapping[str, Counter], path: str) -> _Errors:
     if len(counters) > _COUNTERS:
         yield FieldError(path, f"{len(counters)} entries are more than {_COUNTERS}")
     for name in counters:
-        yield from _label(name, f"{path}[{name}]")
+        yield from label_errors(name, f"{path}[{name}]")
 
 
 def _qualified(name: str, path: str) -> _Errors:

@@ -114,7 +114,7 @@ class _Rules:
             yield from _opaque(config, f"{path}.config[{index}]")
 
     def request(self, request: DeviceRequest, path: str) -> Iterator[FieldError]:
-        yield from _request_name(request.name, f"{path}.name")
+        yield from label_errors(request.name, f"{path}.name")
         if request.exactly is not None and request.first_available:
             yield FieldError(path, BOTH_FORMS)
         elif request.exactly is not None:
@@ -124,7 +124,7 @@ class _Rules:
             names = [alternative.name for alternative in request.first_available]
             yield from _set(names, MAX_ALTERNATIVES, listed, ".name")
             for index, alternative in enumerate(request.first_available):
-                yield from _request_name(alternative.name, f"{listed}[{index}].name")
+                yield from label_errors(alternative.name, f"{listed}[{index}].name")
                 yield from self.class_request(alternative, f"{listed}[{index}]")
         else:
             yield FieldError(path, "exactly one of exactly and firstAvailable is required")
@@ -174,7 +174,8 @@ def metadata_errors(metadata: ObjectMeta) -> Iterator[FieldError]:
             yield FieldError(f"metadata.labels[{name}]", f'"{metadata.labels[name]}" is not a label value')
 
 
-def _request_name(name: str, path: str) -> Iterator[FieldError]:
+def label_errors(name: str, path: str) -> Iterator[FieldError]:
+    """Yield the error of a name that is not a DNS label."""
     if not is_dns_label(name):
         yield FieldError(path, f'"{name}" is not a DNS label of at most 63 characters')
 

@@ -28,9 +28,7 @@ class Prepared(msgspec.Struct, frozen=True):
     new: bool = False
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """The claim is refused; `reason` is one sentence for a person, with what to do."""
-
+class _WithReason(msgspec.Struct, frozen=True):
     reason: str
 
     def __post_init__(self) -> None:
@@ -41,25 +39,17 @@ class Refused(msgspec.Struct, frozen=True):
         return self.reason
 
 
+class Refused(_WithReason, frozen=True):
+    """The claim is refused; `reason` is one sentence for a person, with what to do."""
+
+
+class Conflict(_WithReason, frozen=True):
+    """Other claims hold what the claim needs; it can be prepared once they are unprepared. `reason` is a sentence."""
+
+
 def refused_by_error(claim: ClaimRef, driver: str, error: Exception) -> Refused:
     """Return the refusal of a claim after an unexpected error in a driver; the log has the traceback."""
     return Refused(f"claim {claim} failed: internal error in {driver}, see its log: {in_words(error)}")
-
-
-class Conflict(msgspec.Struct, frozen=True):
-    """Other claims hold what the claim needs; it can be prepared once they are unprepared.
-
-    Attributes:
-        reason: one sentence for a person.
-    """
-
-    reason: str
-
-    def __post_init__(self) -> None:
-        force_setattr(self, "reason", one_sentence(self.reason))
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class Changed(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from dranode.cdi.regular_file import read_given
-from dranode.driver.kube.http1 import BrokenError, Channel, Head, Outgoing
+from dranode.driver.kube.http1 import BrokenError, Channel, Head, Outgoing, seconds_left
 from dranode.driver.kube.proxy import ProxyError, environment_proxy
 from dranode.driver.kube.server import Credentials, Server, UnreachableError, UnusableCredentialsError, tls_context
 
@@ -322,7 +322,7 @@ class Connection:
             while (channel := self._taken()) is not None:
                 with contextlib.suppress(_ClosedMeanwhile):
                     return self._exchanged(channel, request, outgoing, deadline, kept=True)
-            channel = Channel(server.connect(_left(deadline)))
+            channel = Channel(server.connect(seconds_left(deadline)))
             return self._exchanged(channel, request, outgoing, deadline, kept=False)
         except ssl.SSLError as error:
             raise _TLSError(error.strerror or str(error)) from error
@@ -349,7 +349,7 @@ class Connection:
         self, channel: Channel, request: bytes, outgoing: Outgoing, deadline: float, *, kept: bool
     ) -> APIResponse:
         try:
-            answer = APIResponse(channel.request(request, _left(deadline)), channel, outgoing, self._keep)
+            answer = APIResponse(channel.request(request, seconds_left(deadline)), channel, outgoing, self._keep)
             if not outgoing.stream:
                 _ = answer.data
         except BaseException as error:
@@ -371,13 +371,6 @@ class Connection:
                 self._kept.append(channel)
                 return
         channel.close()
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
 
 
 def _close(channels: list[Channel]) -> None:

@@ -27,6 +27,18 @@ _MAX_ANNOUNCEMENTS: Final = 5
 _SWITCHING_PROTOCOLS: Final = 101
 
 
+def seconds_left(deadline: float) -> float:
+    """Return the seconds until a time of `time.monotonic`.
+
+    Raises:
+        TimeoutError: the time is over.
+    """
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
 class BrokenError(Exception):
     """The connection ended, or the answer is not HTTP.
 
@@ -130,7 +142,7 @@ class Channel:
         unsent = memoryview(request)
         try:
             while unsent:
-                self._socket.settimeout(self._left())
+                self._socket.settimeout(seconds_left(self._deadline))
                 unsent = unsent[self._socket.send(unsent) :]
         except TimeoutError:
             raise
@@ -196,15 +208,9 @@ class Channel:
         """Close the connection."""
         self._socket.close()
 
-    def _left(self) -> float:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
     def _fill(self) -> None:
         try:
-            self._socket.settimeout(self._left())
+            self._socket.settimeout(seconds_left(self._deadline))
             came = self._socket.recv(_READ)
         except (TimeoutError, ssl.SSLError) as error:
             # A server that ends TLS without a close_notify has only closed the connection.

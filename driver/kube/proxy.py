@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from dranode.api.errors import DranodeError
-from dranode.driver.kube.http1 import BrokenError, Channel
+from dranode.driver.kube.http1 import BrokenError, Channel, seconds_left
 
 T = TypeVar("T")
 
@@ -289,7 +289,7 @@ class TLSThroughTLS:
                 done = step()
             except ssl.SSLWantReadError:
                 self._flush()
-                self._outer.settimeout(self._left())
+                self._outer.settimeout(seconds_left(self._deadline))
                 came = self._outer.recv(_RECORD)
                 if came:
                     self._coming.write(came)
@@ -302,11 +302,5 @@ class TLSThroughTLS:
     def _flush(self) -> None:
         sending = memoryview(self._going.read())
         while sending:
-            self._outer.settimeout(self._left())
+            self._outer.settimeout(seconds_left(self._deadline))
             sending = sending[self._outer.send(sending) :]
-
-    def _left(self) -> float:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dranode.api.errors import DranodeError, UsageError
-from dranode.driver.kube.http1 import Connected
+from dranode.driver.kube.http1 import Connected, seconds_left
 from dranode.driver.kube.proxy import Proxy, TLSThroughTLS, tunnel
 from dranode.driver.machine.presence import is_file, is_pipe
 
@@ -93,9 +93,9 @@ class Server(msgspec.Struct, frozen=True):
             if self.tls is None:
                 return plain
             if proxy is not None:
-                tunnel(plain, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", _left(deadline))
+                tunnel(plain, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", seconds_left(deadline))
             if isinstance(plain, ssl.SSLSocket):
-                return TLSThroughTLS(plain, self.tls, self.name or _certified(host), _left(deadline))
+                return TLSThroughTLS(plain, self.tls, self.name or _certified(host), seconds_left(deadline))
             return _wrapped(plain, self.tls, self.name or _certified(host), deadline)
         except BaseException:
             plain.close()
@@ -151,7 +151,7 @@ def _connect(host: str, port: int, deadline: float) -> socket.socket:
     for tried, (family, kind, protocol, _, address) in enumerate(addresses):
         connection = socket.socket(family, kind, protocol)
         try:
-            connection.settimeout(min(CONNECT_SECONDS, _left(deadline) / (len(addresses) - tried)))
+            connection.settimeout(min(CONNECT_SECONDS, seconds_left(deadline) / (len(addresses) - tried)))
             connection.connect(address)
         except OSError as error:
             connection.close()
@@ -182,7 +182,7 @@ def _resolve(host: str, port: int, deadline: float) -> Sequence[_AddressInfo]:
 
     threading.Thread(target=ask, name="resolver", daemon=True).start()
     try:
-        answer = answers.get(timeout=_left(deadline))
+        answer = answers.get(timeout=seconds_left(deadline))
     except Empty:
         raise OSError(f"no name server has answered for {host} in time; check /etc/resolv.conf") from None
     if isinstance(answer, OSError):
@@ -204,7 +204,7 @@ def _connect_to_proxy(proxy: Proxy, deadline: float) -> socket.socket:
 
 
 def _wrapped(plain: socket.socket, tls: ssl.SSLContext, name: str, deadline: float) -> ssl.SSLSocket:
-    plain.settimeout(_left(deadline))
+    plain.settimeout(seconds_left(deadline))
     return tls.wrap_socket(plain, server_hostname=_plain(name) or None)
 
 
@@ -219,13 +219,6 @@ def _keep_alive(connected: socket.socket) -> None:
         # Other systems, such as a laptop's macOS, lack some of these names.
         if hasattr(socket, name):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
 
 
 def _certified(host: str) -> str:

@@ -30,9 +30,9 @@ from dranode.driver.pinning import enforcement
 from dranode.driver.pinning.container_index import (
     Containers,
     Drift,
-    by_configuration,
     claims_of,
     drifted,
+    effective_of,
     overruled,
     to_compare,
 )
@@ -158,7 +158,7 @@ class Enforcer:
         known_drifts = self._enforced.drifts
         drifts = (*self.unsolicited.reconnecting, *known_drifts)
         # A container that is not started has a cgroup whose limits may not be set yet.
-        running = ((container, by_configuration(container)) for container in listed if container.started)
+        running = ((container, effective_of(container)) for container in listed if container.started)
         effective = limits_in_time(Cgroups(self.root), running, self.clock)
 
         def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | AskLedger | AskKubelet:

@@ -291,14 +291,9 @@ def settled(
     return ContainerChange(tuple(put), drop, snapshot), tuple(updates)
 
 
-def by_configuration(container: Container) -> Effective:
-    """Return the limits that the kernel should show for a container, according to its configuration."""
-    return Effective(container.cpus or None, container.mems or None, container.hugepages)
-
-
-def effective_of(resources: Resources) -> Effective:
-    """Return the limits that the kernel should show for a container with these resources."""
-    return Effective(resources.cpus or None, resources.mems or None, resources.hugepages)
+def effective_of(configured: Container | Resources) -> Effective:
+    """Return the limits that the kernel should show for a container, with its own or with these resources."""
+    return Effective(configured.cpus or None, configured.mems or None, configured.hugepages)
 
 
 def drift(containers: Containers, snapshot: PinSnapshot, effective: Mapping[str, Effective]) -> tuple[Drift, ...]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from dranode.api.capacity_policy import policy_problems
+from dranode.api.documents import is_time
 from dranode.api.names import (
     is_dns_label,
     is_dns_subdomain,
@@ -234,7 +234,7 @@ def _taint_problems(taints: tuple[DeviceTaint, ...]) -> Iterator[str]:
             yield f'the value "{taint.value}" of taint "{taint.key}" is not a label value'
         if taint.effect not in _EFFECTS:
             yield f'the effect "{taint.effect}" of taint "{taint.key}" is not one of {", ".join(sorted(_EFFECTS))}'
-        if taint.time_added is not None and not _is_time(taint.time_added):
+        if taint.time_added is not None and not is_time(taint.time_added):
             yield f'timeAdded "{taint.time_added}" of taint "{taint.key}" is not an RFC 3339 time'
 
 
@@ -271,13 +271,6 @@ def _node_resource_problems(device: Device, name: str, resource: NodeAllocatable
     for key, amount in (overhead or {}).items():
         if key not in ("perPod", "perContainer") or amount.value < 0:
             yield f'the overhead "{key}" of "{name}" is neither perPod nor perContainer of 0 or more'
-
-
-def _is_time(text: str) -> bool:
-    try:
-        return datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        return False
 
 
 def _twice(names: Iterable[str]) -> frozenset[str]:
