@@ -71,16 +71,3 @@ def test_a_context_that_there_is_not_is_said(tmp_path: Path) -> None:
         done = fit(tmp_path, "--kubeconfig", api.kubeconfig(tmp_path / "kubeconfig"), "--context", "none")
     assert done.returncode != 0
     assert '"none"' in done.stderr
-
-
-def test_a_pod_with_an_impossible_amount_is_refused_with_its_place(tmp_path: Path) -> None:
-    asking = pod("p")
-    asking["spec"]["containers"] = [{"name": "c", "resources": {"requests": {"cpu": -1}}}]
-    documents = [{"apiVersion": "v1", **node()}, {"apiVersion": "v1", **asking}]
-    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump_all(documents))
-    for command in ("fit", "check"):
-        done = run_program(command, "cluster.yaml", cwd=tmp_path)
-        assert done.returncode == 1
-        assert "spec.containers[0].resources.requests[cpu]: -1 is below 0" in " ".join(
-            (done.stdout + done.stderr).split()
-        )

@@ -275,13 +275,17 @@ def test_core_types_are_published_for_groups_of_one_type() -> None:
     assert "dra.cpu/coreType" not in mixed["attributes"]
 
 
-def test_isolated_cpus_are_published_where_there_are_any() -> None:
-    machine = replace(EXAMPLE, isolated=cpus("1,9"))
-    first, second = published(machine, CPUOptions())
-    assert first["attributes"]["dra.cpu/numIsolatedCPUs"] == {"int": 2}
-    assert second["attributes"]["dra.cpu/numIsolatedCPUs"] == {"int": 0}
-    isolated = [one["name"] for one in published(machine, INDIVIDUAL) if one["attributes"]["dra.cpu/isolated"]["bool"]]
-    assert isolated == ["cpu001", "cpu009"]
+@pytest.mark.parametrize(
+    ("field", "counted", "named"),
+    [("isolated", "numIsolatedCPUs", "isolated"), ("nohz_full", "numNohzFullCPUs", "nohzFull")],
+)
+def test_cpus_that_are_isolated_or_without_a_tick_are_published_where_there_are_any(
+    field: str, counted: str, named: str
+) -> None:
+    machine = replace(EXAMPLE, **{field: cpus("1,9")})
+    assert [one["attributes"][f"dra.cpu/{counted}"]["int"] for one in published(machine, CPUOptions())] == [2, 0]
+    single = [one["name"] for one in published(machine, INDIVIDUAL) if one["attributes"][f"dra.cpu/{named}"]["bool"]]
+    assert single == ["cpu001", "cpu009"]
 
 
 def test_a_core_is_isolated_only_if_all_its_threads_are() -> None:
@@ -299,16 +303,6 @@ def test_a_name_of_another_kind_is_no_individual_cpu(name: str) -> None:
 @pytest.mark.parametrize(("name", "expected"), [("cpu009", "9"), ("core001", "1,9"), ("core077", "77")])
 def test_an_individual_device_has_its_cpu_or_its_core(name: str, expected: str) -> None:
     assert individual_cpus(name, EXAMPLE) == cpus(expected)
-
-
-def test_cpus_without_a_tick_are_published_where_there_are_any() -> None:
-    machine = replace(EXAMPLE, nohz_full=cpus("1,9"))
-    assert [one["attributes"]["dra.cpu/numNohzFullCPUs"] for one in published(machine, CPUOptions())] == [
-        {"int": 2},
-        {"int": 0},
-    ]
-    tickless = [one["name"] for one in published(machine, INDIVIDUAL) if one["attributes"]["dra.cpu/nohzFull"]["bool"]]
-    assert tickless == ["cpu001", "cpu009"]
 
 
 @pytest.mark.parametrize(

@@ -104,14 +104,6 @@ class TestOpaqueCpusets:
         ):
             self.grant(config(self.form2("4,5")), name="claim-2", held="0,4")
 
-    def test_a_held_cpu_is_a_conflict(self) -> None:
-        with pytest.raises(ClaimConflictError, match="conflict with already allocated claims"):
-            self.grant(config(self.form2("0,4")), held="4,5")
-
-    def test_configurations_of_other_drivers_are_never_parsed(self) -> None:
-        foreign = config('{"broken', driver="dra.gpu")
-        assert str(self.grant(foreign, config(self.form2("2,6"))).cpus) == "2,6"
-
     def test_an_unknown_version_is_refused(self) -> None:
         with pytest.raises(ClaimError, match='unsupported opaque config apiVersion: "v1beta1"'):
             self.grant(config(self.form2("2,6", "v1beta1")))

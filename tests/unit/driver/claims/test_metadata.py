@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -148,8 +147,3 @@ def test_a_name_that_would_lead_elsewhere_is_refused(fields: dict[str, str]) -> 
 def test_a_request_that_would_lead_elsewhere_is_refused() -> None:
     with pytest.raises(DranodeError, match="cannot be part of the path"):
         made(record(grant("..", "lamp-0")))
-
-
-def test_a_path_of_the_host_is_taken_as_it_is(tmp_path: Path) -> None:
-    (only,) = device_metadata(DRIVER, str(tmp_path), record(grant("r", "lamp-0")), INVENTORY)
-    assert only.mount.host_path == f"{tmp_path}/{UID}_r"

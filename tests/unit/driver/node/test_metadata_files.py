@@ -92,12 +92,6 @@ def test_containers_of_any_user_can_read_it_whatever_the_mask(metadata: DeviceMe
     assert names(metadata.folder) == ["uid-old_r"]
 
 
-def test_a_claim_makes_one_file_a_request_and_no_folder(metadata: DeviceMetadata) -> None:
-    other = Grant(request="s/alternative", pool="node", device="lamp-1")
-    metadata.write(msgspec.structs.replace(OLD, grants=(*OLD.grants, other)), INVENTORY)
-    assert names(metadata.folder) == ["uid-old_r", "uid-old_s"]
-
-
 def test_the_same_again_is_not_written_again(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     before = (metadata.folder / "uid-old_r").stat().st_ino
@@ -244,15 +238,6 @@ def test_a_file_that_cannot_be_written_anew_is_mounted_as_long_as_it_is_there(
     assert len(mounts(metadata, claim)) == stays
 
 
-def test_a_claim_from_a_template_is_mounted_where_its_pod_looks(metadata: DeviceMetadata) -> None:
-    claim = allocated_claim("pod-lamp-x7k2p", Lamps.driver, ["lamp-0"])
-    prepare(node(metadata), from_template(claim, "lamp"))
-    (spec,) = metadata.cdi.iterdir()
-    (mount,) = read_spec(spec).devices[0].container_edits.mounts
-    assert "/resourceclaimtemplates/lamp/r/" in mount.container_path
-    assert Path(mount.host_path).read_text().count('"podClaimName": "lamp"') == len(("v1beta1", "v1alpha1"))
-
-
 class OwnForm(Lamps, Recovers):
     """A driver of one lamp whose CDI specs say that a claim was given it, and neither its name nor its pod's."""
 
@@ -327,18 +312,6 @@ def test_metadata_stays_while_claims_may_be_missing_from_the_ledger(metadata: De
     first.store.recovery.doubt = ""
     first.sweep()
     assert names(metadata.folder) == [f"{claims[1].metadata.uid}_r"]
-
-
-def test_the_metadata_of_a_claim_on_record_is_its_own_to_remove(metadata: DeviceMetadata) -> None:
-    first = allocated_claim("a", Lamps.driver, ["lamp-0"])
-    second = allocated_claim("a", Lamps.driver, ["lamp-1"])
-    second = msgspec.structs.replace(second, metadata=msgspec.structs.replace(second.metadata, uid="uid-second"))
-    driver = node(metadata)
-    prepare(driver, first)
-    prepare(driver, second)
-    assert len(names(metadata.folder)) == 2
-    assert driver.unprepare((reference(first),)) == {first.metadata.uid: None}
-    assert names(metadata.folder) == ["uid-second_r"]
 
 
 def test_a_writer_whose_folder_is_taken_away_makes_it_again(metadata: DeviceMetadata) -> None:

@@ -365,12 +365,3 @@ def test_a_pod_with_a_claim_whose_resource_is_the_nodes_own_cannot_be_bound(tmp_
     status, rows = run(tmp_path, [*documents, asked])
     assert status == 1
     assert "nil or empty request mappings" in rows[0]["error"]
-
-
-def test_two_objects_of_one_name_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "cluster.yaml"
-    for document in (pod("p", "x"), CLASS, claim("x")):
-        path.write_text(yaml.safe_dump_all([claim("x"), CLASS, document, document]), encoding="utf-8")
-        result = CliRunner().invoke(command, [str(path)])
-        assert isinstance(result.exception, DocumentError)
-        assert "already exists" in str(result.exception)

@@ -38,17 +38,6 @@ def test_a_selector_is_judged_as_the_release_with_its_gates_judges(
     assert CliRunner().invoke(command, [str(path), *options]).exit_code == status
 
 
-@pytest.mark.parametrize(
-    "options", [("--kubernetes", "1.30"), ("--feature-gates", "DRAFoo=true"), ("--kubernetes", "1.38")]
-)
-def test_a_release_or_gate_that_there_is_not_is_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
-    path = tmp_path / "class.yaml"
-    path.write_text(CLASS.format(expression="true"))
-    result = CliRunner().invoke(command, [str(path), *options])
-    assert result.exit_code != 0
-    assert result.exception is not None
-
-
 def test_a_document_without_an_api_version_is_no_valid_one(tmp_path: Path) -> None:
     path = tmp_path / "class.yaml"
     path.write_text(CLASS.format(expression="true").replace("apiVersion: resource.k8s.io/v1\n", ""))

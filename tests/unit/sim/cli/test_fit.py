@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dranode.api.errors import DocumentError, UsageError
+from dranode.api.errors import UsageError
 from dranode.sim.cli.allocate import command as allocate
 from dranode.sim.cli.fit import command
 from tests.fakes.clusters import (
@@ -78,16 +78,6 @@ def test_a_pod_that_fits_ends_well(tmp_path: Path) -> None:
 def test_nothing_to_read_is_wrong_usage() -> None:
     result = CliRunner().invoke(command, [], standalone_mode=False)
     assert isinstance(result.exception, UsageError)
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"), [("Nod", 'has no kind "Nod"; did you mean "Node"'), ("Gadget", 'has no kind "Gadget"')]
-)
-def test_a_kind_that_does_not_exist_is_an_error(tmp_path: Path, kind: str, message: str) -> None:
-    result = fit(tmp_path, {**node_document("a"), "kind": kind}, pod_document("p"))
-    assert isinstance(result.exception, DocumentError)
-    assert message in str(result.exception)
-    assert "cluster.yaml, document 1" in str(result.exception)
 
 
 def test_a_gate_that_only_whole_nodes_know_is_refused_by_commands_that_look_at_devices(tmp_path: Path) -> None:

@@ -117,14 +117,6 @@ def test_a_custom_resource_ends_no_command(tmp_path: Path, command: str) -> None
     assert "NetworkAttachmentDefinition.k8s.cni.cncf.io: 1 object is ignored" in note
 
 
-def test_what_has_a_group_that_does_not_exist_is_an_error_and_no_custom_resource(tmp_path: Path) -> None:
-    old = deployment(1) | {"apiVersion": "extensions/v1beta1"}
-    result = run(tmp_path, [*CLUSTER, old], "check")
-    assert result.exit_code == 1
-    assert 'there is no API group "extensions"; Deployment is in apps' in result.stdout
-    assert "passed over" not in result.stderr
-
-
 @pytest.mark.parametrize("command", ["allocate", "fit"])
 def test_names_are_generated_as_the_api_server_would(tmp_path: Path, command: str) -> None:
     pods = [generated("Pod", "v1", spec=POD_SPEC) for _ in range(3)]

@@ -48,27 +48,6 @@ spec: {devices: {requests: [{name: r, %s}]}}
     assert [error["path"] for error in nested[0]["errors"]] == ["spec.devices.requests[0].exactly.count"]
 
 
-def test_admin_access_in_an_alternative_is_no_field_of_the_api(tmp_path: Path) -> None:
-    path = written(
-        tmp_path,
-        """
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaimTemplate
-metadata: {name: t}
-spec:
-  spec:
-    devices:
-      requests: [{name: r, firstAvailable: [{name: a, deviceClassName: gpu, adminAccess: true}]}]
-      config: [{opaque: {driver: other.example.com, parameters: {any: [thing]}}}]
-""",
-    )
-    status, verdicts = checked(path)
-    assert status == 1
-    where = "spec.spec.devices.requests[0].firstAvailable[0].adminAccess"
-    fields = "name, deviceClassName, selectors, allocationMode, count, tolerations, capacity, derivedAttributes"
-    assert verdicts[0]["errors"] == [{"path": where, "message": f"there is no such field; the fields are {fields}"}]
-
-
 def test_a_field_of_an_alpha_gate_at_the_wrong_place_is_no_field_of_the_api(tmp_path: Path) -> None:
     derived = 'derivedAttributes: [{name: d.example.com/a, expression: "1"}]'
     text = """
@@ -114,14 +93,6 @@ spec: {config: [{opaque: {driver: dra.cpu, parameters: {cpuset: 1-2}}}]}
     assert device_class["errors"][0]["path"] == "spec.config[0].opaque.parameters"
 
 
-def test_what_does_not_decode_is_an_answer_too(tmp_path: Path) -> None:
-    path = written(tmp_path, "apiVersion: resource.k8s.io/v7\nkind: DeviceClass\n")
-    status, verdicts = checked(path, tmp_path / "missing.yaml")
-    assert status == 1
-    assert [verdict["errors"][0]["path"] for verdict in verdicts] == ["apiVersion", ""]
-    assert "missing.yaml cannot be read" in verdicts[1]["errors"][0]["message"]
-
-
 def test_bare_opaque_parameters_are_valid_if_a_driver_takes_them(tmp_path: Path) -> None:
     forms = ('{"cpuset": "2-11"}', '{"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "2-11"}}')
     for form in forms:
@@ -149,14 +120,6 @@ def test_a_path_is_a_path_whatever_a_driver_says(tmp_path: Path) -> None:
     (error,) = checked(written(tmp_path, json.dumps(claim)))[1][0]["errors"]
     assert error["path"].startswith("spec.devices.config[0].opaque.parameters")
     assert " " not in error["path"]
-
-
-def test_people_see_a_line_for_each_error(tmp_path: Path) -> None:
-    path = written(tmp_path, "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: A}\nspec: {x: 1}\n")
-    result = CliRunner().invoke(command, [str(path)])
-    assert result.exit_code == 1
-    assert "spec.x: there is no such field" in result.stdout
-    assert 'metadata.name: "A" is not a DNS subdomain' in result.stdout
 
 
 def test_our_part_of_an_allocation_is_checked_and_that_of_others_is_not(tmp_path: Path) -> None:
@@ -255,17 +218,6 @@ def test_pod_templates_are_judged_like_pods(tmp_path: Path, kind: str, version: 
     status, (_, verdict) = checked(written(tmp_path, CLAIM + json.dumps(document)))
     assert (status, verdict["kind"]) == (1, kind)
     assert [error["path"] for error in verdict["errors"]] == [f"{path}.spec.containers[0].resources.claims[0].request"]
-
-
-def test_a_kind_with_a_typo_and_files_without_anything_to_check_are_errors(tmp_path: Path) -> None:
-    status, (verdict,) = checked(written(tmp_path, CLAIM.replace("ResourceClaim", "ResourceClam")))
-    assert (status, verdict["kind"], verdict["name"]) == (1, "ResourceClam", "c")
-    assert verdict["errors"][0]["path"] == "kind"
-    assert 'did you mean "ResourceClaim"' in verdict["errors"][0]["message"]
-    for text in ("", "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n", "kind: List\nitems: []\n"):
-        status, (verdict,) = checked(written(tmp_path, text))
-        assert status == 1
-        assert "holds no" in verdict["errors"][0]["message"]
 
 
 SURROUNDED = """

@@ -216,22 +216,6 @@ def test_a_cluster_without_nodes_is_an_error() -> None:
         questions_of(pod_document("p"))
 
 
-def test_a_wrong_field_is_named_with_its_file_object_and_path() -> None:
-    broken = pod_document("p")
-    broken["spec"]["tolerations"] = [{"key": 5}]
-    with pytest.raises(DocumentError, match=r"cluster.yaml, document 2 \(Pod p\): spec.tolerations\[0\].key"):
-        questions_of(node_document("a"), broken)
-    held = {"kind": "ResourceClaim", "metadata": {"name": "c", "uid": "u"}, "spec": {}}
-    held["status"] = {
-        "allocation": {"devices": {"results": [{"request": "r", "driver": "d", "pool": "p", "device": 5}]}}
-    }
-    with pytest.raises(DocumentError, match=r"\(ResourceClaim c\): status.allocation.devices.results\[0\].device"):
-        questions_of(node_document("a"), held, pod_document("p"))
-    twice = [node_document("a"), node_document("a")]
-    with pytest.raises(DocumentError, match=r"cluster.yaml, document 2 \(Node a\): metadata.name"):
-        questions_of(*twice, pod_document("p"))
-
-
 @pytest.mark.parametrize(
     ("gates", "full"), [("GenericWorkload=true,DRAWorkloadResourceClaims=true", False), ("", True)]
 )
