@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.errors import ClaimConflictError, ClaimError
+from dranode.api.errors import ClaimConflictError, ClaimError, number_of
 from dranode.api.names import named_value
 from dranode.api.resource import DeviceRequestAllocationResult
 from dranode.cpu.config import CPUPolicy
@@ -129,7 +129,7 @@ def _picked(asked: Asked, group: Group, count: int, node: NodeView) -> Pick:
     try:
         return _preferred(node, remaining, count, asked) or _pick(node, remaining, count, asked)
     except PickError as error:
-        what = f"{asked} was granted {count} CPUs of {group.name}"
+        what = f"{asked} was granted {number_of(count, 'CPU')} of {group.name}"
         has = f"which has {len(remaining)} left: {remaining}" if remaining else "which has none left"
         message = f"{what}, {has}" if count > len(remaining) else f"{what}: {error}"
         if not _fits(node, free, count, asked):

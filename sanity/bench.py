@@ -377,9 +377,10 @@ def calling(method: str) -> Iterator[None]:
     try:
         yield
     except DriverCallError as error:
-        raise Breach(
-            f"{method} failed as a whole: {error}", "answer each claim with its own entry, even if it is an error"
-        ) from error
+        remedy = "answer each claim with its own entry, even if it is an error"
+        if error.code == "DEADLINE_EXCEEDED":
+            remedy = "answer before kubelet's 45 s are over, with an error for a claim that takes longer"
+        raise Breach(f"{method} failed as a whole: {error}", remedy) from error
 
 
 def _succeeded(method: str, answers: Answers, claim: BenchClaim, remedy: str) -> ClaimAnswer:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dranode.api.capacity_policy import policy_problems
 from dranode.api.documents import decode
-from dranode.api.errors import DocumentError
+from dranode.api.errors import DocumentError, number_of
 from dranode.api.names import (
     is_dns_label,
     is_dns_subdomain,
@@ -57,7 +57,8 @@ def pool_problems(slices: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     counts = {document["spec"]["pool"]["resourceSliceCount"] for document in slices}
     problems = []
     if counts != {len(slices)}:
-        problems.append(f'pool "{name}" has {len(slices)} slices, but they say {", ".join(map(str, sorted(counts)))}')
+        said = ", ".join(map(str, sorted(counts)))
+        problems.append(f'pool "{name}" has {number_of(len(slices), "slice")}, but resourceSliceCount is {said}')
     devices = [device for document in slices for device in document["spec"].get("devices") or ()]
     problems += _twice("device", name, (device["name"] for device in devices))
     sets = [counters for document in slices for counters in document["spec"].get("sharedCounters") or ()]

@@ -173,7 +173,7 @@ def nothing_is_left(bench: Bench) -> None:
     left = {name for name, content in after.items() if name not in before or claim.uid.encode() in content}
     own = {name for name in answer.cdi if claim.uid in name}
     left |= {file.path.name for file in bench.specs.files() if own & set(file.names())}
-    expect(not left, f"{sorted(left)} is left in {bench.specs.folder}", "remove the claim's specs")
+    expect(not left, f"{', '.join(sorted(left))} is left in {bench.specs.folder}", "remove the claim's specs")
 
 
 @must(

@@ -100,7 +100,7 @@ def mixed_calls_leave_nothing(bench: Bench) -> None:
 
     _at_once([partial(come_and_go, claim) for claim in claims])
     left = set(bench.specs.listing()) - before if bench.places.cdi else set()
-    expect(not left, f"{sorted(left)} is left", "serialize the calls for one claim")
+    expect(not left, f"{', '.join(sorted(left))} is left", "serialize the calls for one claim")
     for claim in claims:
         bench.prepared(claim)
 

@@ -219,7 +219,7 @@ def files_are_removed(bench: Bench) -> None:
     claim, files = _prepared(bench)
     bench.unprepared(claim)
     left = [file.mount.host_path for file in files if Path(file.mount.host_path).exists()]
-    expect(not left, f"{left} is left", "remove the claim's folder")
+    expect(not left, f"{', '.join(left)} is left", "remove the claim's folder")
 
 
 @should("metadata-attributes", f"{_KEP}; validation of {_VERSIONS[0]}")

@@ -155,7 +155,11 @@ def refused_claims_leave_no_spec(bench: Bench) -> None:
     claim = _refuse_half(bench, bench.devices()[0])
     after = bench.specs.listing()
     left = sorted(name for name, content in after.items() if name not in before or claim.uid.encode() in content)
-    expect(not left, f"{left} is left in {bench.specs.folder}", "write specs once every device of a claim is granted")
+    expect(
+        not left,
+        f"{', '.join(left)} is left in {bench.specs.folder}",
+        "write specs once every device of a claim is granted",
+    )
 
 
 def _refuse_half(bench: Bench, device: OfferedDevice) -> BenchClaim:

@@ -69,7 +69,7 @@ def unprepare_survives(bench: Bench) -> None:
     bench.restart()
     bench.unprepared(claim)
     left = bench.files_of(claim)
-    expect(not left, f"{left} is left", "undo what the record on disk says, not what is in memory")
+    expect(not left, f"{', '.join(left)} is left", "undo what the record on disk says, not what is in memory")
     if bench.api is not None:
         bench.prepared(bench.make_claim(claim.results))
 
@@ -111,7 +111,7 @@ def interrupted_unprepares_are_repeated(bench: Bench) -> None:
         claim = _interrupted(bench, moment, prepared=True)
         bench.unprepared(claim)
         left = bench.files_of(claim)
-        expect(not left, f"{left} is left", "remove files of claims that are not on record")
+        expect(not left, f"{', '.join(left)} is left", "remove files of claims that are not on record")
 
 
 def _interrupted(bench: Bench, moment: float, *, prepared: bool) -> BenchClaim:
@@ -182,7 +182,7 @@ def the_unprepared_stays_so(bench: Bench) -> None:
     bench.unprepared(claim)
     bench.restart()
     left = bench.files_of(claim)
-    expect(not left, f"{left} is there again", "flush the record to disk before you answer Unprepare")
+    expect(not left, f"{', '.join(left)} is there again", "flush the record to disk before you answer Unprepare")
     if bench.api is not None:
         bench.prepared(bench.make_claim(claim.results))
 
@@ -291,7 +291,7 @@ def registration_sockets_go(bench: Bench) -> None:
     sockets = bench.registration_sockets()
     _terminated(bench)
     left = [str(path) for path in sockets if path.exists()]
-    expect(not left, f"{left} is left", "unlink the socket when stopping")
+    expect(not left, f"{', '.join(left)} is left", "unlink the socket when stopping")
 
 
 @should("shutdown-service-socket", f"{_STOP}: both sockets are unlinked")
@@ -442,7 +442,7 @@ def instances_hand_over(bench: Bench) -> None:
             bench.prepared(claim, client=prepares)
             bench.unprepared(claim, client=unprepares)
             left = bench.files_of(claim)
-            expect(not left, f"{left} is left", "share the record of what is prepared")
+            expect(not left, f"{', '.join(left)} is left", "share the record of what is prepared")
             if bench.api is not None:
                 again = bench.make_claim(claim.results)
                 bench.prepared(again, client=prepares)

@@ -328,7 +328,7 @@ class DiesOfSignal(RightDriver):
         return -15
 
 
-@fault("shutdown-registration-socket", "right-reg.sock'] is left")
+@fault("shutdown-registration-socket", "right-reg.sock is left")
 class LeavesRegistration(RightDriver):
     def leftovers(self, running: Instance) -> list[Path]:
         return super().leftovers(running)[1:]

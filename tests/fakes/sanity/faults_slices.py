@@ -112,7 +112,7 @@ class NoOwner(Publishing):
             document["metadata"]["ownerReferences"] = [][index:]
 
 
-@fault("slices-complete", "has 3 slices, but they say 4")
+@fault("slices-complete", "has 3 slices, but resourceSliceCount is 4")
 class OneTooFew(Publishing):
     class publisher(Documents):  # noqa: N801
         def change(self, document: Document, index: int) -> None:

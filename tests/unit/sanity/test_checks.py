@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 
+import grpc
 import pytest
 
-from dranode.sanity.bench import Bench
+from dranode.sanity.bench import Bench, calling
 from dranode.sanity.breach import Breach, Unable
 from dranode.sanity.check import Check, Level, registered
 from dranode.sanity.checks import prepare_refused
+from dranode.sanity.kubelet import DriverCallError
 from dranode.sanity.suite import Verdict, run_checks
 from tests.fakes.sanity import (
     faults_allocation,
@@ -210,3 +213,25 @@ def test_what_to_do_is_about_what_was_seen(check: str, driver: type[RightDriver]
         bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE)
         (outcome,) = run_checks(bench, [CHECKS[check]])
     assert remedy in outcome.remedy, outcome
+
+
+def test_a_refusal_that_a_driver_provokes_again_is_reported_once() -> None:
+    with bench_of(faults_slices.RefusedFirst) as bench:
+        bench.begin()
+        bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE)
+        refusals = [write for write in bench.server().writes() if write.status == HTTPStatus.UNPROCESSABLE_ENTITY]
+        (outcome,) = run_checks(bench, [CHECKS["slices-taken"]])
+    assert (len(refusals), outcome.text.count("is not a semantic version")) == (2, 1)
+
+
+def test_a_call_that_takes_too_long_is_not_explained_as_one_that_fails_as_a_whole() -> None:
+    class TooLate(grpc.RpcError):  # type: ignore[misc] # grpcio has no types
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.DEADLINE_EXCEEDED
+
+        def details(self) -> str:
+            return "Deadline Exceeded"
+
+    with pytest.raises(Breach) as late, calling("NodePrepareResources"):
+        raise DriverCallError(TooLate())
+    assert "45 s" in late.value.remedy

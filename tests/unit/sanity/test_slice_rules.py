@@ -95,7 +95,7 @@ def piece(count: int = 1, **content: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("slices", "says"),
     [
-        ([piece(2)], 'pool "node" has 1 slices, but they say 2'),
+        ([piece(2)], 'pool "node" has 1 slice, but resourceSliceCount is 2'),
         ([piece(2, devices=[{"name": "a"}]), piece(2, devices=[{"name": "a"}])], 'device "a" is listed twice'),
         (
             [piece(1, devices=[{"name": "a", "consumesCounters": [{"counterSet": "s", "counters": {"n": {}}}]}])],
