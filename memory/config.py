@@ -1,13 +1,13 @@
-"""`MemoryConfig` (`dra.memory/v1alpha1`): what a class or a claim says about how memory is given.
+"""`MemoryConfig` (`dra.memory/v1alpha1`): the configuration of a class or claim for its memory.
 
     apiVersion: dra.memory/v1alpha1
     kind: MemoryConfig
     policy: bind              # bind | interleave | weighted | preferred
     sharing: container        # container | pod
-    mount: /dev/hugepages     # where the container finds a hugetlbfs of its pages; huge pages only
+    mount: /dev/hugepages     # path of a hugetlbfs in the container with its pages; only for huge pages
 
-Every field may be left out. A result's configurations apply in the order of the allocation, the class's before the
-claim's, field by field: a later one changes the fields that it has. An unknown field is an error.
+Every field is optional. A result's configurations apply in the order of the allocation, the class's before the claim's.
+A later one overrides the fields that it has. An unknown field is an error.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _MAX_PATH: Final = 4096  # Linux's PATH_MAX
 class MemoryPolicy(StrEnum):
     """The source of a container's memory on its NUMA nodes: the kernel's policies of set_mempolicy(2).
 
-    With `bind` it comes from these nodes and no other, which the container's `cpuset.mems` enforces. `interleave` and
-    `weighted` also say how it is spread over them, and `preferred` lets the kernel use other nodes when they are full.
-    The workload sets those three for itself, from the nodes and the policy in its variables.
+    With `bind` it comes from these nodes only, which the container's `cpuset.mems` enforces. `interleave` and
+    `weighted` also decide how it is spread over them, and `preferred` lets the kernel use other nodes when they are
+    full. The workload sets these three policies itself, from the nodes and the policy in its variables.
     """
 
     BIND = "bind"
@@ -54,8 +54,8 @@ class MemoryConfig(
     """One opaque configuration; a field that is None was not set.
 
     Attributes:
-        policy: bind (default), interleave, weighted or preferred: from which of the NUMA nodes memory comes, in the
-            words of set_mempolicy(2).
+        policy: bind (default), interleave, weighted or preferred: how memory comes from the NUMA nodes
+            (set_mempolicy(2)).
         sharing: container (default: one live container at a time) or pod (every container of one pod).
         mount: the absolute path of a hugetlbfs with the claim's huge pages in the container; no mount by default.
     """
@@ -68,7 +68,7 @@ class MemoryConfig(
 
 
 class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one allocation result after all its configurations; `mount` is empty for none."""
+    """The settings of one allocation result after all its configurations; an empty `mount` means none."""
 
     policy: MemoryPolicy = MemoryPolicy.BIND
     sharing: MemorySharing = MemorySharing.CONTAINER
@@ -94,7 +94,7 @@ def parse_memory_config(config: Config) -> MemoryConfig:
 
 
 def memory_settings(configs: Iterable[Config]) -> MemorySettings:
-    """Return what a result's parsed configurations come to, later ones over earlier ones, field by field."""
+    """Merge the parsed configurations of a result; a later one overrides an earlier one field by field."""
     result = MemorySettings()
     for config in configs:
         parsed: MemoryConfig = config.parameters

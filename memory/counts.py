@@ -1,8 +1,8 @@
-"""Reads what a NUMA node's memory is at the moment: free, in huge pages, and in runs for more of these.
+"""Reads the present state of a NUMA node's memory: free memory, huge pages, and runs of free pages for more of them.
 
-Sources: Documentation/admin-guide/mm/hugetlbpage.rst (`nr_hugepages` and its neighbors), and of proc(5) `buddyinfo`
-(free runs of 2^n pages by zone) and `zoneinfo`, by whose `managed` pages one page is MemTotal divided. Numbers change
-every moment, so nothing that is published depends on them.
+Sources: Documentation/admin-guide/mm/hugetlbpage.rst (`nr_hugepages` and the files beside it) and proc(5): `buddyinfo`
+has the free runs of 2^n pages by zone, and the size of a page is MemTotal divided by the `managed` pages of `zoneinfo`.
+The numbers change all the time, so nothing that is published depends on them.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 class PoolCounts(msgspec.Struct, frozen=True):
-    """The huge pages of one size of a NUMA node, in pages; None is what the kernel does not say.
+    """The huge pages of one size of a NUMA node, in pages; None means not reported by the kernel.
 
     Attributes:
         total: `nr_hugepages`.
         free: `free_hugepages`.
-        surplus: `surplus_hugepages`: taken from ordinary memory for a while, and never handed out.
-        pods: those that pods' containers use.
-        addable: how many more could be reserved now without moving anything; None for pages that are larger than the
-            largest run that the kernel counts.
-        promised: the free pages that may be promised to processes outside pods, which have not used them yet; the
-            kernel counts them of the whole machine.
+        surplus: `surplus_hugepages`: taken from ordinary memory temporarily, and never given to claims.
+        pods: those that containers of pods use.
+        addable: how many more could be reserved now without moving pages; None for sizes beyond the largest run that
+            the kernel counts.
+        promised: the free pages that may be promised to processes outside pods, which have not used them yet. The
+            kernel counts these only for the whole machine.
     """
 
     total: int | None = None
@@ -49,13 +49,13 @@ class PoolCounts(msgspec.Struct, frozen=True):
 
 
 class NodeCounts(msgspec.Struct, frozen=True):
-    """The memory of a NUMA node at the moment, in bytes; None is what the kernel does not say.
+    """The present memory of a NUMA node, in bytes; None means not reported by the kernel.
 
     Attributes:
         id: the kernel's number.
         total: with huge pages.
         free: without huge pages.
-        runs: the free memory in runs of at least so many bytes, by their length.
+        runs: how much of the free memory is in runs of at least a length, by that length.
         pools: its huge pages, by page size in bytes.
     """
 
@@ -66,15 +66,15 @@ class NodeCounts(msgspec.Struct, frozen=True):
     pools: Mapping[int, PoolCounts] = msgspec.field(default_factory=dict)
 
     def part_in_runs(self, size: int) -> int | None:
-        """Return how much of its free memory, in percent, is in runs of at least `size` bytes; None if unknown."""
+        """Return the percentage of its free memory in runs of at least `size` bytes; None if unknown."""
         in_runs = self.runs.get(size)
         return min(100, round(100 * in_runs / self.free)) if self.free and in_runs is not None else None
 
 
 def read_counts(root: Root, machine: MachineMemory) -> tuple[NodeCounts, ...]:
-    """Return what each NUMA node of the machine has at the moment; what cannot be read is missing."""
+    """Return the present state of each NUMA node of the machine, without what cannot be read."""
     runs = _Runs(_text(root, "proc/buddyinfo"), _text(root, "proc/zoneinfo"))
-    # A kernel without NUMA has one node and no folder for it. On any other the machine's counts are those of no node.
+    # A kernel without NUMA has no folder for its one node, so that node has the machine's counts.
     numa = any(root.exists(f"{_NODES}/node{node.id}") for node in machine.nodes)
     return tuple(_node(root, node, runs.of(node), numa=numa) for node in machine.nodes)
 
@@ -113,14 +113,14 @@ def _promised(root: Root, size: int, free: int | None) -> int | None:
 
 
 class _Runs:
-    """Free memory by the length of its runs."""
+    """Free memory by the length of its runs, which are blocks of the kernel's page allocator."""
 
     def __init__(self, buddyinfo: str, zoneinfo: str) -> None:
         self._counts = list(_free_runs(buddyinfo))
         self._managed = _managed(zoneinfo)
 
     def of(self, node: MemoryNode) -> dict[int, int]:
-        """Return how many bytes of the node are free in runs of at least some length, by that length in bytes."""
+        """Return how many bytes of the node are free in runs of at least a length, by that length in bytes."""
         pages = self._managed.get(node.id)
         if not pages or node.total % pages:
             return {}
@@ -135,7 +135,7 @@ class _Runs:
 
 
 def _free_runs(buddyinfo: str) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield of each zone its NUMA node, and how many runs of 1, 2, 4, ... pages it has."""
+    """Yield the NUMA node of each zone, and how many runs of 1, 2, 4, ... pages the zone has."""
     for line in buddyinfo.splitlines():
         match = _RUNS.fullmatch(line)
         if match:
@@ -143,7 +143,7 @@ def _free_runs(buddyinfo: str) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 
 def _managed(zoneinfo: str) -> dict[int, int]:
-    """Return how many pages the kernel manages of each NUMA node."""
+    """Return how many pages of each NUMA node the kernel manages."""
     managed: dict[int, int] = {}
     node = None
     for line in zoneinfo.splitlines():
@@ -167,23 +167,24 @@ def _text(root: Root, path: str) -> str:
         return ""
 
 
-# Counts the huge pages that the containers of pods use or were promised, by the cgroup above all pods.
+# The huge pages that containers of pods use or were promised, from the cgroup of all pods.
 #
-# In cgroup v2 and v1 alike the file of those in use is `hugetlb.<size>.numa_stat`, with bytes a node:
-# `total=8388608 N0=8388608` (Documentation/admin-guide/cgroup-v2.rst; v1 adds lines that begin with
-# `hierarchical_total`, which count here). A page is promised when memory is mapped, and used when it is touched
-# (Documentation/admin-guide/mm/hugetlbpage.rst, `HugePages_Rsvd`); on which NUMA node is not known yet.
+# In cgroup v2 and v1 the pages in use are in `hugetlb.<size>.numa_stat`, in bytes per node: `total=8388608 N0=8388608`
+# (Documentation/admin-guide/cgroup-v2.rst). v1 also has a line `hierarchical_total=...`, which is used here.
+# A page is promised when memory is mapped, and used when it is touched (Documentation/admin-guide/mm/hugetlbpage.rst,
+# `HugePages_Rsvd`). The NUMA node of a promised page is not known.
 
 
-# cgroup v2, v1, and v2 beside v1; with the systemd driver and without, and as kind nests its kubelet.
+# cgroup v2, v1, and v2 in addition to v1. The cgroup of all pods: with kubelet's systemd driver and without, and below
+# the cgroup in which kind runs kubelet.
 _HIERARCHIES: Final = ("sys/fs/cgroup", "sys/fs/cgroup/hugetlb", "sys/fs/cgroup/unified")
-# Bytes that were promised, and bytes in use: in cgroup v2, and in v1.
+# The files with promised and used bytes together, and with used bytes: in cgroup v2, and in v1.
 _PROMISED: Final = (("rsvd.current", "current"), ("rsvd.usage_in_bytes", "usage_in_bytes"))
 _ABOVE_PODS: Final = ("kubepods.slice", "kubepods", "kubelet.slice/kubelet-kubepods.slice", "kubelet/kubepods")
 
 
 def pod_pages(root: Root, size: int, node: int) -> int | None:
-    """Return how many pages of a size pods use on a NUMA node; None if no cgroup says it."""
+    """Return how many pages of a size pods use on a NUMA node; None if no cgroup tells."""
     name = f"hugetlb.{page_size_name(size)}.numa_stat"
     for hierarchy in _HIERARCHIES:
         for folder in _ABOVE_PODS:
@@ -194,7 +195,7 @@ def pod_pages(root: Root, size: int, node: int) -> int | None:
 
 
 def pods_promised(root: Root, size: int) -> int:
-    """Return how many pages of a size pods were promised and have not used yet; 0 if no cgroup says it."""
+    """Return how many pages of a size pods were promised and have not used yet; 0 if no cgroup tells."""
     name = f"hugetlb.{page_size_name(size)}"
     for hierarchy in _HIERARCHIES:
         for folder in _ABOVE_PODS:
@@ -218,6 +219,6 @@ def _bytes(root: Root, path: str, node: int) -> int | None:
         lines = read_text(root, path).splitlines()
     except OSError:
         return None
-    # Of v1's two lines the last one counts the cgroups below too.
+    # The last of v1's two lines includes the cgroups below.
     match = re.search(rf"\bN{node}=([0-9]{{1,18}})\b", lines[-1], re.ASCII) if lines else None
     return int(match[1]) if match else None

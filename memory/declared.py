@@ -15,7 +15,7 @@ OPTIONS: Final = (
     ),
     Option(
         "reserved-memory",
-        "Memory for the system, never handed out, by NUMA node (0:1Gi,1:1Gi or 0:memory=1Gi,hugepages-2Mi=64Mi).",
+        "Memory for the system, which no claim gets, by NUMA node (0:1Gi,1:1Gi or 0:memory=1Gi,hugepages-2Mi=64Mi).",
         metavar="LIST",
         flag="--reserved-memory",
     ),
@@ -27,7 +27,7 @@ OPTIONS: Final = (
     ),
     Option(
         "numa-node-list",
-        "Publish numaNode as a list, the near nodes of a socket too (KEP-6072; needs DRAListTypeAttributes).",
+        "Publish numaNode as a list that includes near nodes of the socket (KEP-6072; needs DRAListTypeAttributes).",
         default=False,
         gate="DRAListTypeAttributes",
     ),

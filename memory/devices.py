@@ -1,11 +1,11 @@
-"""The devices as which the driver publishes a machine's memory: ordinary memory and every size of huge pages, by group.
+"""The devices that the driver publishes for a machine's memory: ordinary memory and each size of huge pages, by group.
 
-The capacity is `size`, as dra-driver-memory calls it, in bytes. Its step is the page size, and 1Mi for ordinary memory,
-which is a multiple of every machine's. Huge pages are published as far as the kernel has reserved them; ordinary memory
-is what is left beside them. What is reserved by option is in no device, and neither are huge pages that others use.
+The capacity is called `size`, as in dra-driver-memory, and is in bytes. Its step is the page size; for ordinary memory
+it is 1Mi, a multiple of every machine's base page. The huge pages are those that the kernel has reserved, and ordinary
+memory is the rest. Memory that is reserved by option is in no device, and neither are huge pages in use outside pods.
 
-NUMA nodes without CPUs (the memory of GPUs, or memory that is attached by CXL) are in no device: a claim for memory
-must not land on a GPU's.
+NUMA nodes without CPUs (the memory of GPUs, or memory attached by CXL) are in no device, because a claim for memory
+must not get the memory of a GPU.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from dranode.memory.config import MemoryPolicy, MemorySharing
 from dranode.memory.machine import MIB, MachineMemory, MemoryNode, kind_name, resource_name, short_name
 from dranode.memory.options import ORDINARY, MemoryGroupBy, MemoryOptions
 
-# The memory that an allocation result was given: `Grant.state` of this driver as a value, and what it is made of.  A
-# device's name depends on the node's option for grouping, and claims keep what they were given under another one.
-# What they hold counts by sources, which no option changes: the memory, or the huge pages of one size, of one NUMA
-# node.
+# The memory that an allocation result was given: `Grant.state` of this driver as a value, and its sources. The name of
+# a device depends on the node's option `--memory-group-by`, and claims keep their memory when the option changes. So
+# what they hold is counted by sources, which do not depend on it: the memory, or the huge pages of one size, of one
+# NUMA node.
 
 
 class GivenMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -45,8 +45,8 @@ class GivenMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
         nodes: its NUMA nodes (list format).
         size: bytes.
         page_size: bytes of a huge page; 0 for ordinary memory.
-        policy: where on these nodes memory comes from.
-        sharing: which containers may run with it at the same time.
+        policy: how memory comes from these nodes.
+        sharing: which containers may use it at the same time.
     """
 
     nodes: CPUSet
@@ -66,7 +66,7 @@ class GivenMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class _Place(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of a state that say what the memory is made of; another version may have others besides."""
+    """The fields of a state that identify the memory; another version may have further fields."""
 
     nodes: CPUSet
     page_size: int = 0
@@ -78,7 +78,7 @@ def memory_sources(nodes: CPUSet, page_size: int) -> frozenset[str]:
 
 
 def given_sources(state: Any) -> frozenset[str] | None:
-    """Return the sources of what was given, by a grant's state; None if it does not name any.
+    """Return the sources of the memory in a grant's state; None if the state names none.
 
     Raises:
         DocumentError: the state is not this driver's.
@@ -95,9 +95,9 @@ PAGE_SIZE: Final = "dra.memory/pageSize"
 HUGE_TLB: Final = "dra.memory/hugeTLB"
 SOCKET: Final = "dra.memory/socketID"
 
-# The names by which dra-driver-memory, dra-driver-cpu and DraNet have published the NUMA node.
+# The names under which dra-driver-memory, dra-driver-cpu and DraNet have published the NUMA node.
 _NUMA_NODE_ELSEWHERE: Final = ("dra.memory/numaNode", "dra.cpu/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode")
-# All that devices may have, with any options.
+# Every attribute that a device may have, with any options.
 ATTRIBUTES: Final = frozenset(
     (
         *(NUMA_NODE, PAGE_SIZE, HUGE_TLB, SOCKET),
@@ -108,14 +108,14 @@ ATTRIBUTES: Final = frozenset(
 
 
 class MemoryDevice(msgspec.Struct, frozen=True):
-    """A device as values.
+    """A device before it is turned into the API's form.
 
     Attributes:
         name: `memory-numa0`, `hugepages-2m-socket1`, `hugepages-1g-machine`.
         page_size: bytes; `ORDINARY` for ordinary memory.
-        nodes: the NUMA nodes that it is of.
-        sizes: the bytes that are handed out of each node.
-        socket: the package; None if it is not known, or of the machine.
+        nodes: its NUMA nodes.
+        sizes: the bytes of each node that claims may get.
+        socket: the package; None if it is unknown, or if the device is that of the machine.
     """
 
     name: str
@@ -131,7 +131,7 @@ class MemoryDevice(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Return the bytes that are handed out."""
+        """Return the bytes that claims may get."""
         return sum(self.sizes.values()) // self.step * self.step
 
     @property
@@ -146,13 +146,13 @@ class MemoryDevice(msgspec.Struct, frozen=True):
 
 
 class MemoryInventory(msgspec.Struct, frozen=True):
-    """The machine, and the devices that the driver makes of it.
+    """The machine and its devices.
 
     Attributes:
-        machine: as it was read.
-        devices: those that are published.
-        sizes: the bytes that claims may hold of each source (`memory_sources`), however devices are grouped: also of
-            NUMA nodes that are in no device, since claims keep their memory when the node's last CPU goes offline.
+        machine: the machine as it was read.
+        devices: the published devices.
+        sizes: the bytes that claims may hold of each source (`memory_sources`), for any grouping. It includes NUMA
+            nodes that are in no device, because claims keep their memory when a node's last CPU goes offline.
     """
 
     machine: MachineMemory
@@ -174,7 +174,7 @@ def memory_inventory(machine: MachineMemory, options: MemoryOptions) -> MemoryIn
 def memory_devices(machine: MachineMemory, options: MemoryOptions) -> tuple[MemoryDevice, ...]:
     """Return the machine's devices in the order in which the scheduler should try them, ordinary memory first.
 
-    A device without a whole step is none.
+    A device that is smaller than one step is left out.
     """
     sizes = (ORDINARY, *machine.page_sizes)
     devices = (
@@ -184,7 +184,7 @@ def memory_devices(machine: MachineMemory, options: MemoryOptions) -> tuple[Memo
 
 
 def published_memory(device: MemoryDevice, options: MemoryOptions) -> Device:
-    """Return the device as it is published."""
+    """Return the device in the API's form."""
     return Device(
         name=device.name,
         attributes=_attributes(device, options),
@@ -196,19 +196,19 @@ def published_memory(device: MemoryDevice, options: MemoryOptions) -> Device:
 
 def memory_left_out(machine: MachineMemory, options: MemoryOptions) -> Iterator[str]:
     """Yield a sentence for each reason why memory is in no device."""
-    alone = CPUSet(node.id for node in machine.nodes if not node.cpus)
-    if alone:
-        yield f"NUMA nodes {alone} have memory and no CPU: they are in no device"
-    whole = CPUSet(
+    without_cpus = CPUSet(node.id for node in machine.nodes if not node.cpus)
+    if without_cpus:
+        yield f"NUMA nodes {without_cpus} have memory and no CPU: they are in no device"
+    reserved = CPUSet(
         node.id
         for node in machine.nodes
         if node.cpus and (node.id, ORDINARY) in options.reserved and _handed_out(node, ORDINARY, options) < MIB
     )
-    if whole:
-        yield f"no ordinary memory of NUMA nodes {whole} is handed out: --reserved-memory keeps all beside huge pages"
-    lost = CPUSet(node.id for node in machine.nodes if node.cpus and node.socket is None)
-    if lost and options.group_by is MemoryGroupBy.SOCKET:
-        yield f"NUMA nodes {lost} are in no device: the kernel reports no package for them, or several"
+    if reserved:
+        yield f"no claim gets ordinary memory of NUMA nodes {reserved}: --reserved-memory reserves all of it"
+    without_socket = CPUSet(node.id for node in machine.nodes if node.cpus and node.socket is None)
+    if without_socket and options.group_by is MemoryGroupBy.SOCKET:
+        yield f"NUMA nodes {without_socket} are in no device: the kernel reports no package for them, or several"
     yield from (problem.what for problem in machine.pods.node_problems(machine.numbers))
 
 
@@ -238,13 +238,13 @@ def _device(group: str, size: int, nodes: tuple[MemoryNode, ...], options: Memor
 
 
 def _handed_out(node: MemoryNode, size: int, options: MemoryOptions) -> int:
-    """Return how many bytes of a node are handed out, in ordinary memory or in huge pages of a size."""
+    """Return how many bytes of a node claims may get, in ordinary memory or in huge pages of a size."""
     reserved = options.reserved.get((node.id, size), 0)
     if size:
         pool = node.pools.get(size)
         total = (pool.total - pool.others) * size if pool else 0
     else:
-        total = node.total - sum(pool.total * each for each, pool in node.pools.items()) - node.unseen
+        total = node.total - sum(pool.total * page for page, pool in node.pools.items()) - node.unseen
     return max(0, total - reserved)
 
 
@@ -260,7 +260,7 @@ def _attributes(device: MemoryDevice, options: MemoryOptions) -> dict[str, Devic
 
 
 def _numa_node(device: MemoryDevice, options: MemoryOptions) -> DeviceAttribute | int | None:
-    """Return the standard attribute: a number, or with the option a list, in which a node stands before near ones."""
+    """Return the standard attribute: a number, or with the option a list, with the node before those near it."""
     if options.group_by is MemoryGroupBy.NUMA:
         (node,) = device.nodes
         return DeviceAttribute(ints=(node.id, *node.near)) if options.numa_node_list else node.id
@@ -272,7 +272,7 @@ def _capacity(device: MemoryDevice) -> DeviceCapacity:
     if device.size >= 2 * device.step:
         policy = CapacityRequestPolicy(default=step, valid_range=CapacityRequestPolicyRange(min=step, step=step))
     else:
-        # A range needs room for one step above its minimum.
+        # The API server accepts a range only if there is room for one step above its minimum.
         policy = CapacityRequestPolicy(default=step, valid_values=(step,))
     return DeviceCapacity(value=Quantity.binary(device.size), request_policy=policy)
 
@@ -283,20 +283,20 @@ def _node_resources(device: MemoryDevice) -> dict[str, NodeAllocatableResource]:
     return {name: NodeAllocatableResource(mapping=mapping)}
 
 
-# The claims that have less memory than they were given, because the machine has less than when they were prepared.
+# Claims on more memory than the machine has now.
 
 
 SHRUNK: Final = "MemoryShrunk"
 
 
 class _Shortage(msgspec.Struct, frozen=True):
-    """Memory that claims hold, although the machine does not have it any more.
+    """Memory of which claims hold more than the machine has.
 
     Attributes:
-        device: the device that it was when a claim was given it.
+        device: its device when a claim was given it.
         sources: what it is made of.
-        held: the bytes that claims hold of it and of nothing else.
-        has: the bytes that the machine hands out of it.
+        held: the bytes of claims whose memory is inside these sources.
+        has: the bytes that claims may get of it now.
     """
 
     device: str
@@ -306,18 +306,18 @@ class _Shortage(msgspec.Struct, frozen=True):
 
 
 def memory_impairments(inventory: MemoryInventory, records: Iterable[Record]) -> Iterator[Impairment]:
-    """Yield the claims on memory that the machine does not have any more, however devices are grouped by now.
+    """Yield the claims on memory that the machine no longer has, for any present grouping of devices.
 
-    Nobody can say whose pages are missing then: memory is anonymous. A claim over several NUMA nodes counts where all
-    its nodes are, since its memory may lie on any of them.
+    Memory is anonymous, so it is not known whose pages are missing: all claims on it are affected. A claim over several
+    NUMA nodes counts for groups that contain all of them, because its memory may be on any of them.
     """
     holdings = tuple(record.holding(lambda _, state: given_sources(state)) for record in records)
     shortages = tuple(_shortages(inventory, holdings))
     for holding in holdings:
         named: set[frozenset[str]] = set()
         for device in holding.devices:
-            # The smallest says most.
-            shortage = next((each for each in shortages if device.sources and device.sources <= each.sources), None)
+            # The shortage of the fewest nodes is the most precise one.
+            shortage = next((item for item in shortages if device.sources and device.sources <= item.sources), None)
             if shortage is None or shortage.sources in named:
                 continue
             named.add(shortage.sources)
@@ -325,13 +325,13 @@ def memory_impairments(inventory: MemoryInventory, records: Iterable[Record]) ->
                 holding.claim,
                 SHRUNK,
                 f"claims hold {Quantity.binary(shortage.held)} of {shortage.device}, but the machine has only "
-                f"{Quantity.binary(shortage.has)} to hand out now, so claim {holding.claim} may get less than its "
+                f"{Quantity.binary(shortage.has)} for claims now, so claim {holding.claim} may get less than its "
                 f"{Quantity.binary(_within(holding, shortage.sources))}: reserve the pages again, or recreate its pods",
             )
 
 
 def _shortages(inventory: MemoryInventory, holdings: Iterable[Holding]) -> Iterator[_Shortage]:
-    """Yield the shortages, those of the fewest NUMA nodes first."""
+    """Yield the shortages, those with the fewest NUMA nodes first."""
     holdings = tuple(holdings)
     groups = {device.sources: device.name for holding in holdings for device in holding.devices if device.sources}
     for sources, name in sorted(groups.items(), key=lambda group: (len(group[0]), group[1])):
@@ -342,7 +342,7 @@ def _shortages(inventory: MemoryInventory, holdings: Iterable[Holding]) -> Itera
 
 
 def _within(holding: Holding, sources: frozenset[str]) -> int:
-    """Return how much a claim holds of these sources and of no others."""
+    """Return how much memory a claim holds that is inside these sources."""
     return sum(device.amount for device in holding.devices if device.sources and device.sources <= sources)
 
 
@@ -350,7 +350,7 @@ def _within(holding: Holding, sources: frozenset[str]) -> int:
 
 
 def memory_description(grant: Grant) -> dict[str, Any]:
-    """Return what the grant was given: `{"bytes": ..., "numaNodes": [...], "policy": ...}`, empty for admin access."""
+    """Return the grant's memory: `{"bytes": ..., "numaNodes": [...], "policy": ...}`; empty for admin access."""
     given = GivenMemory.of(grant)
     if given is None:
         return {}

@@ -1,10 +1,9 @@
-"""The decision what memory a claim gets, from its allocation, what other claims hold, and the machine.
+"""Decides which memory a claim gets, from its allocation, the memory that other claims hold, and the machine.
 
-An allocation says how many bytes of which device a claim gets; a device's memory is anonymous, so there is nothing to
-choose. The sum of what claims hold of a device never exceeds what the machine has of it, whatever the device was called
-when they were prepared: a claim over several NUMA nodes counts against each group that has one of them, since nobody
-knows on which of them its memory lies. A result with admin access holds nothing, and its containers are held to
-nothing.
+An allocation says how many bytes of which device a claim gets; memory is anonymous, so there is nothing to choose. The
+claims on a device never hold more than the machine has of it, even if devices were grouped differently when the claims
+were prepared: a claim over several NUMA nodes counts against every group that has one of them, because its memory may
+be on any of them. A result with admin access holds nothing, and its containers are not restricted.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from dranode.memory.devices import SIZE, GivenMemory, MemoryDevice
 from dranode.memory.machine import MachineMemory, resource_name, short_name
 from dranode.memory.options import MemoryOptions
 
-# The variables that tell a claim's containers, and the NRI plug-in, about its memory.  `DRANODE_MEMS_<claim
-# UID>=<NUMA nodes>` stands in every container with the claim. Each of its allocation results has a CDI device of its
-# own besides, with `DRANODE_MEMORY_<claim UID>_<number of the result>`, the nodes of that result, and
-# `DRANODE_MEMPOLICY_<claim UID>_<number>`, its policy and these nodes: `interleave:0-1`. The policies are `bind`,
-# `interleave`, `weighted-interleave` and `prefer`, those of set_mempolicy(2).
+# The variables with which a claim's containers and the NRI plug-in learn about its memory. Every container with the
+# claim has `DRANODE_MEMS_<claim UID>=<NUMA nodes>`. Each of its allocation results also has its own CDI device, with
+# the nodes of that result in `DRANODE_MEMORY_<claim UID>_<number of the result>`, and its policy and nodes
+# (`interleave:0-1`) in `DRANODE_MEMPOLICY_<claim UID>_<number>`. The policies are those of set_mempolicy(2): `bind`,
+# `interleave`, `weighted-interleave` and `prefer`.
 
 CDI_KIND: Final = "dra.memory/claim"
 CLAIM_PREFIX: Final = "DRANODE_MEMS_"
@@ -76,13 +75,13 @@ def empty_edits(uid: str, index: int) -> ContainerEdits:
 
 
 def _hugetlbfs(given: GivenMemory, path: str) -> Mount:
-    """Return a hugetlbfs of the result's pages, which holds as many of them as it was given."""
+    """Return the mount of a hugetlbfs that is limited to the result's huge pages."""
     unit = short_name(given.page_size).upper()
     options = ("nosuid", "nodev", f"pagesize={unit}", f"size={given.size}", "mode=1777")
     return Mount(host_path="hugetlbfs", container_path=path, type="hugetlbfs", options=options)
 
 
-_GATE = "the DRAConsumableCapacity feature gate and a request for capacity give one"
+_GATE = "enable the DRAConsumableCapacity feature gate, and request a capacity"
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -109,17 +108,17 @@ def grant_memory(claim: AllocatedClaim, held: Held, devices: Sequence[MemoryDevi
         ClaimError: the claim cannot get what it was allocated; the message says which request, how much and why.
     """
     by_name = {device.name: device for device in devices}
-    asked = [
+    results = [
         _Asked(claim.ref, result, by_name[result.result.device], memory_settings(result.configs))
         for result in claim.results
     ]
-    _check_mounts(asked)
-    sizes = [0 if each.admin else _consumed(each) for each in asked]
-    _check_room(asked, sizes, held)
-    nodes = CPUSet.union(each.device.mems for each in asked if not each.admin)
+    _check_mounts(results)
+    sizes = [0 if asked.admin else _consumed(asked) for asked in results]
+    _check_room(results, sizes, held)
+    nodes = CPUSet.union(asked.device.mems for asked in results if not asked.admin)
     grants = tuple(
-        _grant(index, each, size) if size else _nothing(index, each, shown=bool(nodes))
-        for index, (each, size) in enumerate(zip(asked, sizes, strict=True))
+        _grant(index, asked, size) if size else _nothing(index, asked, shown=bool(nodes))
+        for index, (asked, size) in enumerate(zip(results, sizes, strict=True))
     )
     return ClaimGrant(grants=grants, edits=memory_claim_edits(claim.ref.uid, nodes))
 
@@ -143,7 +142,7 @@ def _grant(index: int, asked: _Asked, size: int) -> Grant:
 
 
 def _nothing(index: int, asked: _Asked, *, shown: bool) -> Grant:
-    """Return the grant of admin access; it has edits if containers with other results of the claim have some."""
+    """Return the grant of a result with admin access; it has edits if other results of the claim have some."""
     edits = empty_edits(asked.claim.uid, index) if shown else None
     return Grant.of(asked.allocated.result, edits=edits)
 
@@ -175,48 +174,47 @@ def _consumed(asked: _Asked) -> int:
     return amount.value
 
 
-def _check_room(asked: Sequence[_Asked], sizes: Sequence[int], held: Held) -> None:
-    """Refuse what the machine has not got beside what other claims hold: the scheduler may have known other slices."""
-    mine: Counter[str] = Counter()
-    for each, size in zip(asked, sizes, strict=True):
-        device = each.device
-        others = held.amount(device.sources)
-        room = device.size - others - mine[device.name]
+def _check_room(results: Sequence[_Asked], sizes: Sequence[int], held: Held) -> None:
+    """Refuse more memory than other claims leave: the scheduler may have allocated from an outdated slice."""
+    own: Counter[str] = Counter()
+    for asked, size in zip(results, sizes, strict=True):
+        device = asked.device
+        room = device.size - held.amount(device.sources) - own[device.name]
         if size <= room:
-            mine[device.name] += size
+            own[device.name] += size
             continue
         what = (
-            f"{each} was allocated {Quantity.binary(size)} of {device.name}, "
+            f"{asked} was allocated {Quantity.binary(size)} of {device.name}, "
             f"which has {Quantity.binary(max(0, room))} of {Quantity.binary(device.size)} left"
         )
-        if size + mine[device.name] > device.size:
+        if size + own[device.name] > device.size:
             raise ClaimError(f"{what}; delete the claim so that it is allocated again")
         holders = held.holders(device.sources)
         raise ClaimConflictError(f"{what}; the rest is held by {' and '.join(map(str, holders))}")
 
 
-def _check_mounts(asked: Sequence[_Asked]) -> None:
+def _check_mounts(results: Sequence[_Asked]) -> None:
     paths: dict[str, _Asked] = {}
-    for each in asked:
-        path = each.settings.mount
-        if not path or each.admin:
+    for asked in results:
+        path, device = asked.settings.mount, asked.device
+        if not path or asked.admin:
             continue
-        if not each.device.page_size:
-            raise ClaimError(f"{each} has a mount at {path}, and {each.device.name} has no huge pages; leave mount out")
-        other = paths.setdefault(path, each)
-        if other is not each:
+        if not device.page_size:
+            raise ClaimError(f"{asked} has a mount at {path}, but {device.name} has no huge pages; leave out mount")
+        other = paths.setdefault(path, asked)
+        if other is not asked:
             raise ClaimError(
-                f"{each} and {other} both have a mount at {path}, for "
-                f"{resource_name(each.device.page_size)} and {resource_name(other.device.page_size)}; "
-                "give each a path of its own by a configuration that names its request"
+                f"{asked} and {other} both have a mount at {path}, for "
+                f"{resource_name(device.page_size)} and {resource_name(other.device.page_size)}; "
+                "give each its own path, in a configuration that names its request"
             )
 
 
-# Decides what a claim's containers are held to: the NUMA nodes of its memory, and the amounts of its huge pages.
+# The limits of a claim's containers: the NUMA nodes of its memory, and the amounts of its huge pages.
 
 
 def memory_pool(machine: MachineMemory, options: MemoryOptions) -> PinSnapshot:
-    """Return the machine without a claim, as NRI enforces it; CPUs are another driver's business."""
+    """Return the machine without claims, for enforcement by NRI. It pins no CPUs, which another driver does."""
     return PinSnapshot(
         pins_cpus=False,
         mems=CPUSet(node.id for node in machine.for_pods),
@@ -235,15 +233,15 @@ def unread_memory_pool() -> PinSnapshot:
 
 
 def held_memory(record: Record) -> PinnedClaim:
-    """Return a record's claim, as NRI enforces it."""
-    given = [GivenMemory.of(grant) for grant in record.grants]
-    sharing = {each.sharing for each in given if each is not None}
+    """Return a record's claim, for enforcement by NRI."""
+    memories = [GivenMemory.of(grant) for grant in record.grants]
+    sharing = {given.sharing for given in memories if given is not None}
     claim = PinnedClaim(
         record.ref,
         pods=frozenset(pod.uid for pod in record.pods if pod.is_pod and pod.uid),
         shared_in_pod=sharing == {MemorySharing.POD},
     )
-    return claim.with_parts(tuple(_part(index, each) for index, each in enumerate(given)))
+    return claim.with_parts(tuple(_part(index, given) for index, given in enumerate(memories)))
 
 
 def _part(index: int, given: GivenMemory | None) -> Part:

@@ -1,4 +1,4 @@
-"""A machine's memory as values: what each NUMA node has, and what of it is not handed out."""
+"""A machine's memory as values: what each NUMA node has, and which part of it claims cannot get."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PagePool(msgspec.Struct, frozen=True):
 
     Attributes:
         total: those that the kernel has reserved (`nr_hugepages`), without surplus pages.
-        others: those of them that are surplus, or in use outside pods or promised there, or may be.
+        others: those of them that are, or may be, surplus, or used by or promised to processes outside pods.
     """
 
     total: int
@@ -31,10 +31,10 @@ class MemoryNode(msgspec.Struct, frozen=True):
         id: the kernel's number.
         total: bytes, huge pages among them (`MemTotal`).
         pools: its huge pages, by page size in bytes.
-        socket: the package of its CPUs; None if the kernel reports none, or its CPUs are of several.
+        socket: the package of its CPUs; None if the kernel reports none, or if its CPUs are in several.
         cpus: whether it has CPUs that are online.
         near: the other nodes with CPUs at the least distance, of the same socket where that is known.
-        unseen: bytes that may be huge pages of sizes whose number the node does not show.
+        unseen: bytes that may be huge pages of sizes that the node does not count.
     """
 
     id: int
@@ -51,12 +51,12 @@ class MachineMemory(msgspec.Struct, frozen=True):
 
     Attributes:
         nodes: those that have memory, by number.
-        warnings: one sentence each for what was found odd and left out.
-        limits_pages: whether a container's huge pages can be limited: runtimes find the hugetlb controller.
+        warnings: one sentence for each oddity because of which something is left out.
+        limits_pages: whether a container's huge pages can be limited, because runtimes find the hugetlb controller.
         unified: whether they find it in cgroup v2.
-        numa: whether the kernel has a folder for each NUMA node; else node 0 is the whole machine.
-        unseen_pages: the sizes of huge pages, in bytes, whose number a node does not show.
-        pods: what the cgroup of all pods has of these nodes.
+        numa: whether the kernel has a folder for each NUMA node; otherwise node 0 is the whole machine.
+        unseen_pages: the sizes of huge pages, in bytes, that some node does not count.
+        pods: the NUMA nodes that the cgroup of all pods has.
     """
 
     nodes: tuple[MemoryNode, ...]
@@ -120,7 +120,7 @@ def short_name(size: int) -> str:
 
 
 def kind_name(size: int) -> str:
-    """Return what devices of memory in pages of this size begin with: `memory`, or `hugepages-2m`; 0 is ordinary."""
+    """Return the prefix of device names for a page size: `hugepages-2m`, or `memory` for 0."""
     return f"{_RESOURCE}{short_name(size)}" if size else "memory"
 
 

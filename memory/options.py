@@ -1,4 +1,4 @@
-"""The options of the memory driver, by the names that `serve` and its configuration file use."""
+"""The options of the memory driver."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dranode.api import Quantity
 from dranode.driver import UsageError
 from dranode.memory.machine import MachineMemory, resource_name, size_of_resource
 
-# The name of ordinary memory among the page sizes.
+# The page size that stands for ordinary memory.
 ORDINARY: Final = 0
 _OPTION: Final = "--reserved-memory"
 
-# Bytes that are not handed out, by NUMA node and page size.
+# Bytes that no claim gets, by NUMA node and page size.
 ReservedMemory = Mapping[tuple[int, int], int]
 
 
@@ -29,12 +29,12 @@ class MemoryGroupBy(StrEnum):
 
 
 class MemoryOptions(msgspec.Struct, frozen=True):
-    """Options that say how a node's memory is published and handed out.
+    """Options for how a node's memory is published and given to claims.
 
     Attributes:
-        group_by: what a device is.
-        reserved: bytes that are not handed out, by NUMA node and page size (`ORDINARY` for ordinary memory).
-        exclusive: whether containers get the huge pages of their claims alone.
+        group_by: what a device covers.
+        reserved: bytes that no claim gets, by NUMA node and page size (`ORDINARY` for ordinary memory).
+        exclusive: whether containers get only the huge pages of their claims.
         numa_node_list: publish numaNode as a list (needs DRAListTypeAttributes).
         compat_attributes: publish other drivers' names of attributes as well.
         node_allocatable_mapping: publish how claims count against the node (needs DRANodeAllocatableResources).
@@ -49,7 +49,7 @@ class MemoryOptions(msgspec.Struct, frozen=True):
 
 
 def read_memory_options(options: Mapping[str, object]) -> MemoryOptions:
-    """Read the memory driver's options (snake case), as a driver's factory gets them; a missing one has its default.
+    """Read the memory driver's options (snake case), as its factory gets them; a missing option has its default.
 
     Raises:
         UsageError: a value is invalid; the message names option and value.
@@ -68,18 +68,20 @@ def read_memory_options(options: Mapping[str, object]) -> MemoryOptions:
 
 
 def parse_reserved(text: str) -> ReservedMemory:
-    """Read what is reserved: `0:1Gi,1:1Gi`, or kubelet's `0:memory=1Gi,hugepages-2Mi=64Mi;1:memory=1Gi`.
+    """Parse `--reserved-memory`: `0:1Gi,1:1Gi`, or kubelet's form `0:memory=1Gi,hugepages-2Mi=64Mi;1:memory=1Gi`.
 
     Raises:
-        UsageError: it is neither, or says something twice.
+        UsageError: it has neither form, or has an entry twice.
     """
     reserved: dict[tuple[int, int], int] = {}
     for node, resource, amount in _entries(text):
         size = ORDINARY if resource == "memory" else size_of_resource(resource)
         if size is None:
-            raise UsageError(f'{_OPTION} "{text}" has "{resource}", which is neither memory nor such as hugepages-2Mi')
+            raise UsageError(
+                f'{_OPTION} "{text}" has "{resource}", which is neither memory nor huge pages such as hugepages-2Mi'
+            )
         if (node, size) in reserved:
-            raise UsageError(f'{_OPTION} "{text}" says twice how much {resource} of NUMA node {node} is reserved')
+            raise UsageError(f'{_OPTION} "{text}" reserves {resource} of NUMA node {node} twice; leave out one entry')
         reserved[node, size] = _bytes(text, resource, amount, size)
     return reserved
 
@@ -112,7 +114,7 @@ def _bytes(text: str, resource: str, amount: str, size: int) -> int:
 
 
 def check_reserved_memory(options: MemoryOptions, machine: MachineMemory) -> None:
-    """Refuse what cannot be reserved on this machine: memory of a node, or pages of a size, that it does not have.
+    """Refuse to reserve memory of a node, or huge pages of a size, that this machine does not have.
 
     Raises:
         UsageError: the node or the page size does not exist, or the node has less.
@@ -121,12 +123,12 @@ def check_reserved_memory(options: MemoryOptions, machine: MachineMemory) -> Non
     for (number, size), amount in options.reserved.items():
         node, what = machine.node(number), resource_name(size) if size else "memory"
         if node is None:
-            raise UsageError(f"{_OPTION} names NUMA node {number}, and this machine has memory on {numbers}")
+            raise UsageError(f"{_OPTION} names NUMA node {number}, but this machine has memory only on {numbers}")
         if size and size not in node.pools:
             sizes = ", ".join(map(resource_name, machine.page_sizes)) or "no huge pages"
-            raise UsageError(f"{_OPTION} names {what} of NUMA node {number}, and the kernel has {sizes}")
+            raise UsageError(f"{_OPTION} names {what} of NUMA node {number}, but the kernel has {sizes}")
         if not size and amount > node.total:
             raise UsageError(
                 f"{_OPTION} reserves {Quantity.binary(amount)} of NUMA node {number}, "
-                f"which has {Quantity.binary(node.total)}"
+                f"which has only {Quantity.binary(node.total)}"
             )

@@ -1,4 +1,4 @@
-"""The memory driver, `dra.memory`: the entry point group `dranode.plugins` has it as `memory`."""
+"""The memory driver, `dra.memory`; its entry point in the group `dranode.plugins` is `memory`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class MemoryPlugin(Plugin, Reports, Pins):
 
         Raises:
             MachineError: the machine's files are missing, damaged or contradict each other.
-            UsageError: what is reserved does not exist.
+            UsageError: the reserved memory does not exist.
         """
         machine = read_memory(self._root)
         self._pods = machine.pods
@@ -87,7 +87,7 @@ class MemoryPlugin(Plugin, Reports, Pins):
         )
 
     def sources(self, device: str, state: Any) -> frozenset[str] | None:
-        """Return the NUMA nodes that a grant's memory is of, with its page size, whatever devices were called then."""
+        """Return the NUMA nodes and the page size of a grant's memory, however devices were grouped then."""
         del device
         return given_sources(state)
 
@@ -96,7 +96,7 @@ class MemoryPlugin(Plugin, Reports, Pins):
         return parse_memory_config(config)
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
-        """Decide what memory the claim gets (`dranode.memory.grant`)."""
+        """Decide which memory the claim gets (`dranode.memory.grant`)."""
         return grant_memory(claim, held, inventory.hardware.devices)
 
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
@@ -105,33 +105,33 @@ class MemoryPlugin(Plugin, Reports, Pins):
         return memory_description(grant)
 
     def pool(self, inventory: Inventory) -> PinSnapshot:
-        """Return the machine's NUMA nodes, and the sizes of huge pages for which containers can be limited."""
+        """Return the machine's NUMA nodes, and the sizes of huge pages that can be limited for containers."""
         return memory_pool(inventory.hardware.machine, self.options)
 
     def unread_pool(self) -> PinSnapshot:
-        """Return an unknown machine; containers keep the memory that they have."""
+        """Return a machine without known memory; containers keep the memory that they have."""
         return unread_memory_pool()
 
     def pinned(self, record: Record) -> PinnedClaim:
-        """Return the NUMA nodes and huge pages that a claim's containers are held to."""
+        """Return the NUMA nodes and huge pages to which a claim's containers are limited."""
         return held_memory(record)
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:
-        """Return the claims that hold more than the machine has by now."""
+        """Return the claims that hold more than the machine has now."""
         return memory_impairments(inventory.hardware, records)
 
     def problems(self, inventory: Inventory) -> Iterable[HardwareProblem]:
-        """Return why claims may get no memory or huge pages here, or not of every node, and how these are reserved."""
+        """Return why claims may get no memory or huge pages here, or not on every node, and how to reserve them."""
         machine = inventory.hardware.machine
         yield from machine.pods.node_problems(machine.numbers)
         yield from memory_problems(machine, self.options, read_counts(self._root, machine))
 
     def watch(self, stop: Stop) -> Iterator[None]:
-        """Yield once a minute, and when pods may take memory from other NUMA nodes, until `stop` is set."""
+        """Yield every minute, and when the NUMA nodes change from which pods may take memory, until `stop` is set."""
         yield from pods_cgroup_changes(self._root, lambda: self._pods or PodsCgroup(), stop)
 
     def readings(self, inventory: Inventory) -> Iterable[HardwareReadings]:
-        """Return the memory of each NUMA node as it is at the moment, with its huge pages of every size."""
+        """Return the present memory of each NUMA node, with its huge pages of every size."""
         counts = read_counts(self._root, inventory.hardware.machine)
         given: dict[tuple[int, int], int] = {}
         for device in inventory.hardware.devices:

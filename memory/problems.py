@@ -1,4 +1,4 @@
-"""The faults of a node's memory that `doctor` reports, and how huge pages are reserved there."""
+"""Reports the state of a node's memory to people: problems for `doctor`, and a table for `topology`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dranode.memory.counts import NodeCounts
 from dranode.memory.machine import MIB, MachineMemory, folder_of, resource_name, short_name
 from dranode.memory.options import ORDINARY, MemoryOptions
 
-# Memory is called fragmented if less than this percentage of a node's free memory is in runs of a huge page or more.
-_WHOLE: Final = 50
+# Memory counts as fragmented if less than this percentage of a node's free memory is in runs as long as a huge page.
+_FRAGMENTED_BELOW: Final = 50
 # Pages of this size are often reserved while the machine runs.
 _COMMON: Final = 2 * MIB
 _NODES: Final = "/sys/devices/system/node"
@@ -21,8 +21,8 @@ _WHOLE_MACHINE: Final = "/sys/kernel/mm"
 def memory_problems(
     machine: MachineMemory, options: MemoryOptions, counts: Sequence[NodeCounts]
 ) -> Iterator[HardwareProblem]:
-    """Yield what is wrong with the machine's memory and affects claims."""
-    # Memory of other nodes is never handed out.
+    """Yield problems of the machine's memory that affect claims."""
+    # Claims never get memory of other nodes.
     with_cpus = [node.id for node in machine.nodes if node.cpus]
     if not any(pool.total for node in machine.nodes for pool in node.pools.values()):
         yield from _no_pages(machine)
@@ -46,7 +46,7 @@ def memory_problems(
 
 
 def _no_pages(machine: MachineMemory) -> Iterator[HardwareProblem]:
-    """Yield that there are no huge pages. If a node does not show its pages, the reader's warnings say so instead."""
+    """Yield a problem if there are no huge pages. If a node does not count its pages, there is a warning already."""
     if machine.unseen_pages:
         return
     if not machine.page_sizes:
@@ -77,7 +77,7 @@ def how_to_reserve(machine: MachineMemory) -> str:
 
 def _is_fragmented(node: NodeCounts) -> bool:
     part = node.part_in_runs(_COMMON)
-    return part is not None and part < _WHOLE
+    return part is not None and part < _FRAGMENTED_BELOW
 
 
 def _fragmented(node: NodeCounts) -> HardwareProblem:

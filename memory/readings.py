@@ -1,4 +1,4 @@
-"""The table of a node's memory as it is at the moment, for `topology`."""
+"""The table of a node's present memory, for `topology`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def count_rows(
     """Yield a row for the ordinary memory of each node and one for each size of its huge pages.
 
     Args:
-        counts: the nodes as they are.
-        given: the bytes that are handed out of each node, by node and page size.
+        counts: the present state of the nodes.
+        given: the bytes that claims may get, by node and page size.
     """
     for node in counts:
         yield {
@@ -44,7 +44,7 @@ def count_rows(
 
 
 def count_remarks(counts: Iterable[NodeCounts]) -> Iterator[str]:
-    """Yield how fragmented the free memory of each node is, and what is not known of it."""
+    """Yield how fragmented the free memory of each node is, and which numbers are unknown."""
     counts = tuple(counts)
     parts = {node.id: node.part_in_runs(2 * MIB) for node in counts}
     unknown = CPUSet(node for node, part in parts.items() if part is None)
@@ -54,17 +54,17 @@ def count_remarks(counts: Iterable[NodeCounts]) -> Iterator[str]:
     for node in counts:
         part = parts[node.id]
         if part is not None:
-            yield f"NUMA node {node.id}: {part} % of its free memory lies in runs of 2Mi or more"
+            yield f"NUMA node {node.id}: {part} % of the free memory is in runs of 2Mi or more"
         for size, pool in node.pools.items():
             pages = f"pages of {Quantity.binary(size)} are surplus"
             if pool.surplus is None and pool.total != 0:
-                yield f"NUMA node {node.id}: how many {pages} is not known, so none is handed out"
+                yield f"NUMA node {node.id}: it is not known how many {pages}, so claims get none"
             elif pool.surplus:
-                yield f"NUMA node {node.id}: {pool.surplus} {pages}, and not handed out"
+                yield f"NUMA node {node.id}: {pool.surplus} {pages}, and claims do not get them"
             if pool.promised:
                 yield (
                     f"NUMA node {node.id}: {pool.promised} of the free pages of {Quantity.binary(size)} may be "
-                    "promised to processes outside pods, and are not handed out"
+                    "promised to processes outside pods, and claims do not get them"
                 )
 
 

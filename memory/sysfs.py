@@ -2,12 +2,12 @@
 
 Sources: Documentation/ABI/stable/sysfs-devices-node (`meminfo`, `cpulist`, `distance`),
 Documentation/admin-guide/mm/hugetlbpage.rst (`nr_hugepages`, `free_hugepages`, `surplus_hugepages` of each node, and
-`resv_hugepages` of the machine: promised to processes that have not touched them, so free for a while) and
-Documentation/admin-guide/cgroup-v2.rst (`cgroup.controllers`). A kernel without NUMA has no
-folder for its one node, which is node 0; its memory is that of `/proc/meminfo` and `/sys/kernel/mm/hugepages`.
+`resv_hugepages` of the machine: promised to processes that have not touched them yet, so that they still count as
+free) and Documentation/admin-guide/cgroup-v2.rst (`cgroup.controllers`). A kernel without NUMA has no folder for its
+one node, which is node 0; its memory is in `/proc/meminfo` and `/sys/kernel/mm/hugepages`.
 
-A missing file is not an error, because kernels differ in what they report; a warning says what is left out. A file
-that cannot be read or parsed is one.
+A missing file is not an error, because kernels differ in what they report; a warning names what is left out. An
+unreadable or malformed file is an error.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ class _MemoryReader:
         self._counted: Counter[int] = Counter()
 
     def memory(self) -> MachineMemory:
-        found = [self._node(number) for number in self._numbers] if self._numbers else [self._whole_machine()]
-        nodes = tuple(self._with_unseen(node) for node in found if node is not None)
+        read = [self._node(number) for number in self._numbers] if self._numbers else [self._whole_machine()]
+        nodes = tuple(self._with_unseen(node) for node in read if node is not None)
         if not nodes:
             raise MachineError(f"no NUMA node has memory, according to the meminfo files below /{_NODES}")
         self._warnings += (
             f"huge pages of {size // KIB} kB are left out on NUMA nodes {CPUSet(nodes)}: /{_MACHINE_POOLS} has some, "
-            f"but these nodes have no folder {folder_of(size)}; as much of their memory is kept back"
+            f"but these nodes have no folder {folder_of(size)}; claims do not get that much of their memory"
             for size, nodes in sorted(self._unlisted.items())
         )
-        # The hugetlb controller, where runtimes look for it: in cgroup v2 alone, or in a hierarchy of v1.
+        # Runtimes find the hugetlb controller in cgroup v2, or else in a hierarchy of v1.
         unified = "hugetlb" in (self._text(f"{_CGROUP}/cgroup.controllers") or "").split()
         limits_pages = unified or self._root.exists(f"{_CGROUP}/hugetlb")
         return MachineMemory(
@@ -88,7 +88,7 @@ class _MemoryReader:
         )
 
     def _with_unseen(self, node: MemoryNode) -> MemoryNode:
-        """Return the node with what may be huge pages there, since no node shows them and the machine has them."""
+        """Return the node with the bytes that may be huge pages there: pages of the machine that no node counts."""
         sizes = [size for nodes in (self._unlisted, self._uncounted) for size in nodes if node.id in nodes[size]]
         pages = {size: (self._machine_pages.get(size) or 0) - self._counted[size] for size in sizes}
         return replace(node, unseen=sum(size * max(0, count) for size, count in pages.items()))
@@ -100,7 +100,7 @@ class _MemoryReader:
             self._warnings.append(f"NUMA node {number} is left out: it has no file /{folder}/meminfo")
             return None
         if not total:
-            # Not every kernel has a folder of huge pages for a node without memory, such as one whose slots are empty.
+            # A node whose memory slots are empty. Not every kernel has a folder of huge pages for it.
             return None
         return MemoryNode(
             number,
@@ -112,9 +112,9 @@ class _MemoryReader:
         )
 
     def _whole_machine(self) -> MemoryNode:
-        # A kernel without NUMA has no folder of nodes, but one of CPUs; where both are missing, sysfs was not seen.
+        # A kernel without NUMA has no folder of nodes, but one of CPUs. If both are missing, sysfs was not seen.
         if not self._root.exists(_CPUS):
-            raise MachineError(f"neither /{_NODES} nor /{_CPUS} is there: nothing says which NUMA nodes there are")
+            raise MachineError(f"neither /{_NODES} nor /{_CPUS} exists, so the NUMA nodes are not known")
         total = self._total("proc/meminfo")
         if not total:
             raise MachineError(f"neither /{_NODES} nor /proc/meminfo says how much memory the machine has")
@@ -133,47 +133,47 @@ class _MemoryReader:
                 continue
             self._counted[size] += total
             surplus = self._surplus(pages, size, total)
-            # Pods take and free pages meanwhile: what they have before or afterwards is theirs.
+            # Pods allocate and free pages meanwhile. The larger of the counts before and afterwards is taken as theirs.
             before = pod_pages(self._root, size, node) if total else 0
             used = self._used(pages, size, total)
             after = pod_pages(self._root, size, node) if used else 0
             known = None if before is None or after is None else max(before, after)
             if used and known is None:
                 self._warnings.append(
-                    f"{used} huge pages of {size // KIB} kB are in use on NUMA node {node}, and the cgroups do not say "
-                    "whether by pods: they are not handed out"
+                    f"{used} huge pages of {size // KIB} kB are in use on NUMA node {node}, and the cgroups do not "
+                    "tell whether pods use them: claims do not get them"
                 )
             promised = self._promised.get(size, 0)
             if surplus is None or (promised is None and total):
                 yield size, PagePool(total, total)
             else:
-                # On which node a promised page will be is not known, so each node that has a free one keeps one back.
+                # The node of a promised page is not known, so every node with free pages keeps that many back.
                 others = max(0, used - (known or 0)) + min(promised or 0, total - used)
                 yield size, PagePool(max(0, total - surplus), min(others, max(0, total - surplus)))
 
     def _promised_elsewhere(self, size: int) -> int | None:
-        """Return how many pages are promised outside pods and not used yet; None if that was not seen."""
+        """Return how many pages are promised outside pods and not used yet; None if the kernel does not tell."""
         path = f"{_MACHINE_POOLS}/{folder_of(size)}/resv_hugepages"
-        # Pods touch and map pages meanwhile: before, what is touched was theirs, and afterwards what is mapped.
+        # Pods map and touch pages meanwhile, so the larger of the counts before and afterwards is taken as theirs.
         by_pods = pods_promised(self._root, size)
         promised = self._number(path)
         by_pods = max(by_pods, pods_promised(self._root, size)) if promised else by_pods
         if promised is None:
             self._warnings.append(
-                f"huge pages of {size // KIB} kB may be promised to processes that have not used them yet, and are not "
-                f"handed out: there is no file /{path}"
+                f"huge pages of {size // KIB} kB may be promised to processes that have not used them yet, so claims "
+                f"get none: there is no file /{path}"
             )
             return None
         return max(0, promised - by_pods)
 
     def _surplus(self, folder: str, size: int, total: int) -> int | None:
-        """Return how many pages are surplus; None if that was not seen: the kernel has the file where it has pages."""
+        """Return how many pages are surplus; None if the file is missing although the node has pages."""
         surplus = self._number(f"{folder}/surplus_hugepages")
         if surplus is None and not total:
             return 0
         if surplus is None:
             self._warnings.append(
-                f"huge pages of {size // KIB} kB may be surplus, and are not handed out: there is no file "
+                f"huge pages of {size // KIB} kB may be surplus, so claims get none: there is no file "
                 f"/{folder}/surplus_hugepages"
             )
         return surplus
@@ -187,7 +187,7 @@ class _MemoryReader:
         return max(0, total - (free or 0))
 
     def _socket(self, node: int) -> int | None:
-        """Return the package of a node's CPUs; None if the kernel reports none, or the node is of several."""
+        """Return the package of a node's CPUs; None if the kernel reports none, or if they are in several."""
         if node not in self._sockets:
             self._sockets[node] = self._package(self._cpus_of(node))
         return self._sockets[node]
@@ -200,31 +200,31 @@ class _MemoryReader:
         text = self._text(f"{folder}/physical_package_id")
         if text is None or not _NUMBER.fullmatch(text) or (package and not cpus <= package):
             return None
-        # Where the kernel does not list the CPUs of a package, each of them may say which it is of.
+        # If the kernel does not list the CPUs of a package, the ids of the other CPUs are compared.
         others = () if package else tuple(cpus)[1:]
-        said = {self._text(f"{_CPUS}/cpu{cpu}/topology/physical_package_id") for cpu in others}
-        return int(text) if said <= {text, None} else None
+        ids = {self._text(f"{_CPUS}/cpu{cpu}/topology/physical_package_id") for cpu in others}
+        return int(text) if ids <= {text, None} else None
 
     def _cpus_of(self, node: int) -> CPUSet:
-        """Return the CPUs of a node that are online; all of them if the machine does not say which are."""
+        """Return the online CPUs of a node; all of them if the machine does not tell which are online."""
         cpus = self._cpus.get(node, CPUSet())
         return cpus & self._online if self._online else cpus
 
     def _near(self, number: int) -> tuple[int, ...]:
-        """Return the other nodes with CPUs at the least distance, without those that are known to be of another socket.
+        """Return the other nodes with CPUs at the smallest distance, except those known to be of another socket.
 
-        Memory without CPUs is in no device, and is near nodes of several sockets.
+        Nodes without CPUs are not counted: they are in no device, and may be near nodes of several sockets.
         """
         row = (self._text(f"{_NODES}/node{number}/distance") or "").split()
         online = [*self._list(f"{_NODES}/online")] or self._numbers
         # The row has a distance for each node that is online, by number (drivers/base/node.c).
         if len(row) != len(online) or not all(map(_NUMBER.fullmatch, row)):
             return ()
-        others = {node: int(each) for node, each in zip(online, row, strict=True) if node != number}
+        others = {node: int(distance) for node, distance in zip(online, row, strict=True) if node != number}
         distances = {node: distance for node, distance in others.items() if self._cpus_of(node)}
         near = (node for node, distance in distances.items() if distance == min(distances.values()))
-        mine = self._socket(number)
-        return tuple(node for node in near if mine is None or self._socket(node) in (None, mine))
+        own = self._socket(number)
+        return tuple(node for node in near if own is None or self._socket(node) in (None, own))
 
     # --- files ---
 

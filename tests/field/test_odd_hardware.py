@@ -87,7 +87,7 @@ def test_memory_that_claims_hold_is_still_there_when_the_last_cpu_of_its_numa_no
         return [each.message for each in memory_impairments(inventory, (record,))]
 
     assert impairments("0-3") == impairments("0-1") == []
-    assert "but the machine has only 0 to hand out" in impairments("0-1", gib=0)[0]
+    assert "but the machine has only 0 for claims now" in impairments("0-1", gib=0)[0]
 
 
 @pytest.mark.parametrize(("group", "conflict"), [(15, True), (16, False), (None, False)])

@@ -122,7 +122,9 @@ def test_free_pages_that_are_promised_outside_pods_are_said_not_to_be_handed_out
     files = two_nodes() | {f"{MACHINE_PAGES}/nr_hugepages": "8", f"{MACHINE_PAGES}/resv_hugepages": "7"}
     first, second = counts(files)
     assert (first.pools[HUGE].promised, second.pools[HUGE].promised) == (5, 0)
-    said = "NUMA node 0: 5 of the free pages of 2Mi may be promised to processes outside pods, and are not handed out"
+    said = (
+        "NUMA node 0: 5 of the free pages of 2Mi may be promised to processes outside pods, and claims do not get them"
+    )
     assert said in list(count_remarks((first, second)))
     by_pods = {
         "sys/fs/cgroup/kubepods.slice/hugetlb.2MB.rsvd.current": f"{9 * HUGE}",
@@ -203,13 +205,15 @@ def test_the_table_has_a_row_for_ordinary_memory_and_for_each_size_of_pages() ->
         "could be added": 7,
     }
     assert rows[0]["published"] == "3Gi"
-    assert "NUMA node 0: 1 pages of 2Mi are surplus, and not handed out" in list(count_remarks(counts(two_nodes())))
+    assert "NUMA node 0: 1 pages of 2Mi are surplus, and claims do not get them" in list(
+        count_remarks(counts(two_nodes()))
+    )
 
 
 def test_surplus_pages_that_were_not_seen_are_said() -> None:
     files = {path: text for path, text in two_nodes().items() if "2048kB/surplus" not in path}
     said = [each for each in count_remarks(counts(files)) if "surplus" in each]
-    assert said == ["NUMA node 0: how many pages of 2Mi are surplus is not known, so none is handed out"]
+    assert said == ["NUMA node 0: it is not known how many pages of 2Mi are surplus, so claims get none"]
 
 
 def test_a_made_up_machine_says_what_was_not_seen() -> None:

@@ -138,8 +138,7 @@ def test_a_node_of_which_all_that_huge_pages_leave_is_reserved_is_named() -> Non
         assert ("memory-numa0" not in names) is said
         assert (
             list(memory_left_out(machine, options))
-            == ["no ordinary memory of NUMA nodes 0 is handed out: --reserved-memory keeps all beside huge pages"]
-            * said
+            == ["no claim gets ordinary memory of NUMA nodes 0: --reserved-memory reserves all of it"] * said
         )
 
 

@@ -71,7 +71,7 @@ def test_a_mount_on_request_is_a_hugetlbfs_of_the_pages() -> None:
 
 
 def test_a_mount_is_for_huge_pages_and_each_path_for_one_request() -> None:
-    with pytest.raises(ClaimError, match="memory-numa0 has no huge pages; leave mount out"):
+    with pytest.raises(ClaimError, match="memory-numa0 has no huge pages; leave out mount"):
         granted(claim([result(MEMORY, "1Gi")], [config(mount="/dev/hugepages")]))
     both = [result(HUGE, "2Mi", "small"), result("hugepages-1g-numa1", "1Gi", "large")]
     with pytest.raises(ClaimError, match=r'request "large" .* and request "small" .* both have a mount at /h'):
@@ -132,5 +132,5 @@ def test_claims_are_impaired_when_the_machine_has_less_than_they_hold() -> None:
 
     assert found("sockets=2,cores=4") == []
     (sentence,) = found("sockets=2,cores=4,hugepages2m=256")
-    assert sentence.startswith("claims hold 1Gi of hugepages-2m-numa1, but the machine has only 512Mi to hand out")
-    assert "has only 0 to hand out" in found("sockets=2,cores=4,hugepages2m=0")[0]
+    assert sentence.startswith("claims hold 1Gi of hugepages-2m-numa1, but the machine has only 512Mi for claims now")
+    assert "has only 0 for claims" in found("sockets=2,cores=4,hugepages2m=0")[0]

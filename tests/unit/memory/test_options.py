@@ -47,7 +47,7 @@ def test_both_forms_of_reserved_memory_are_understood(text: str, reserved: dict[
         ("0:hugepages=2Mi", 'has "hugepages", which is neither'),
         ("0:hugepages-x=2Mi", "which is neither"),
         ("0:cpu=1", 'has "cpu", which is neither'),
-        ("0:1Gi,0:2Gi", "says twice how much memory of NUMA node 0"),
+        ("0:1Gi,0:2Gi", "reserves memory of NUMA node 0 twice"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(text: str, sentence: str) -> None:
@@ -59,9 +59,9 @@ def test_what_cannot_be_meant_is_refused(text: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("1:1Gi", "names NUMA node 1, and this machine has memory on 0, 3"),
-        ("3:2Gi", "reserves 2Gi of NUMA node 3, which has 1Gi"),
-        ("0:hugepages-1Gi=1Gi", "names hugepages-1Gi of NUMA node 0, and the kernel has hugepages-2Mi"),
+        ("1:1Gi", "names NUMA node 1, but this machine has memory only on 0, 3"),
+        ("3:2Gi", "reserves 2Gi of NUMA node 3, which has only 1Gi"),
+        ("0:hugepages-1Gi=1Gi", "names hugepages-1Gi of NUMA node 0, but the kernel has hugepages-2Mi"),
     ],
 )
 def test_what_the_machine_has_not_got_cannot_be_reserved(text: str, sentence: str) -> None:

@@ -199,7 +199,7 @@ def test_claims_are_not_impaired_by_another_grouping(node: Node, group_by: Memor
     options = MemoryOptions(group_by=group_by)
     assert messages(options, TWO_NODES, *instance.records()) == []
     (pages,) = messages(options, f"{TWO_NODES},hugepages2m=256", *instance.records())
-    assert "claims hold 1Gi of hugepages-2m-numa1, but the machine has only 512Mi to hand out now" in pages
+    assert "claims hold 1Gi of hugepages-2m-numa1, but the machine has only 512Mi for claims now" in pages
 
 
 def test_claims_of_several_groupings_are_impaired_together(node: Node) -> None:

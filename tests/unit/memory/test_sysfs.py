@@ -55,7 +55,7 @@ class TestNodes:
         }
         said = (
             "huge pages of 2048 kB are left out on NUMA nodes 1: /sys/kernel/mm/hugepages has some, but these nodes "
-            "have no folder hugepages-2048kB; as much of their memory is kept back"
+            "have no folder hugepages-2048kB; claims do not get that much of their memory"
         )
         assert read(files).warnings == ((said,) if missed else ())
 
@@ -140,7 +140,7 @@ class TestNodes:
             read({f"{CPU}/online": "0-1"})
 
     def test_a_machine_whose_sysfs_is_not_seen_is_not_taken_for_one_without_numa(self) -> None:
-        with pytest.raises(MachineError, match="nothing says which NUMA nodes there are"):
+        with pytest.raises(MachineError, match="so the NUMA nodes are not known"):
             read({"proc/meminfo": "MemTotal:        2097152 kB\n"})
 
     @pytest.mark.parametrize("text", ["", "Node 0 MemFree: 12 kB", "Node 0 MemTotal: lots", "\0\0"])
@@ -177,7 +177,7 @@ class TestHugePages:
         found = read(files)
         assert found.nodes[0].pools[HUGE] == PagePool(4, others=4)
         assert found.warnings == (
-            f"huge pages of 2048 kB may be surplus, and are not handed out: there is no file /{POOL}/surplus_hugepages",
+            f"huge pages of 2048 kB may be surplus, so claims get none: there is no file /{POOL}/surplus_hugepages",
         )
         none = read({**files, f"{POOL}/nr_hugepages": "0", f"{POOL}/free_hugepages": "0"})
         assert (none.nodes[0].pools, none.warnings) == ({HUGE: PagePool(0)}, ())
@@ -235,7 +235,7 @@ class TestHugePages:
         assert found.nodes[0].pools[HUGE] == PagePool(4, others=4)
         (sentence,) = found.warnings
         assert sentence == (
-            "huge pages of 2048 kB may be promised to processes that have not used them yet, and are not handed out: "
+            "huge pages of 2048 kB may be promised to processes that have not used them yet, so claims get none: "
             f"there is no file /{MACHINE_POOL}/resv_hugepages"
         )
 
@@ -246,8 +246,8 @@ class TestHugePages:
         assert found.nodes[0].pools[HUGE] == PagePool(10, others=6)
         (sentence,) = found.warnings
         assert sentence == (
-            "6 huge pages of 2048 kB are in use on NUMA node 0, and the cgroups do not say whether by pods: "
-            "they are not handed out"
+            "6 huge pages of 2048 kB are in use on NUMA node 0, and the cgroups do not tell whether pods "
+            "use them: claims do not get them"
         )
 
     def test_more_pages_in_pods_than_in_use_leave_none_to_others(self) -> None:
