@@ -24,10 +24,9 @@ from dranode.cpu.devices import (
     left_out,
 )
 from dranode.cpu.grant import adopted, grant_cpus
-from dranode.cpu.isolation.disturbances import disturbances, loss
 from dranode.cpu.isolation.peers import IRQBalance, Peers, Systemd
 from dranode.cpu.isolation.setting_files import BUS
-from dranode.cpu.isolation.tuner import Tuner
+from dranode.cpu.isolation.tuner import Tuner, disturbances, loss
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.options import CPUOptions, Isolation, check_reserved, read_options
 from dranode.cpu.sysfs import read_online_for_pods, read_topology
@@ -309,8 +308,4 @@ def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
             "--cpu-host-root to where deploy/components/isolation mounts the node's files",
             read.host_root,
         )
-    return CPUPlugin(root, read, _kernel_events, host=host)
-
-
-def _kernel_events() -> Events[CPUEvent]:
-    return cpu_kernel_events()
+    return CPUPlugin(root, read, cpu_kernel_events, host=host)

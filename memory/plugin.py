@@ -39,8 +39,7 @@ from dranode.memory.devices import (
 )
 from dranode.memory.grant import grant_memory, held_memory, memory_pool, unread_memory_pool
 from dranode.memory.options import MemoryOptions, check_reserved_memory, read_memory_options
-from dranode.memory.problems import memory_problems
-from dranode.memory.readings import count_remarks, count_rows
+from dranode.memory.reports import count_remarks, count_rows, memory_problems
 from dranode.memory.sysfs import read_memory
 
 

@@ -5,8 +5,7 @@ import pytest
 from dranode.memory.counts import NodeCounts, PoolCounts, read_counts
 from dranode.memory.machine import KIB
 from dranode.memory.options import MemoryOptions, parse_reserved
-from dranode.memory.problems import memory_problems
-from dranode.memory.readings import count_remarks, count_rows
+from dranode.memory.reports import count_remarks, count_rows, memory_problems
 from dranode.memory.sysfs import read_memory
 from dranode.sim.machines.forms import open_machine
 from tests.fakes.machine import CPU, NODE, machine

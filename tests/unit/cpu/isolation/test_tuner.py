@@ -9,8 +9,7 @@ import os
 import pytest
 
 from dranode.api.errors import ClaimError, DocumentError
-from dranode.cpu.isolation.disturbances import disturbances
-from dranode.cpu.isolation.tuner import Tuner
+from dranode.cpu.isolation.tuner import Tuner, disturbances
 from tests.fakes.settings import (
     BOOT,
     DEFAULT,
