@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from dranode.sim.queues.assign import (
     FlavorMode,
     Moment,
     Oracle,
-    SearchState,
     Simulation,
     assign,
     still_valid,
@@ -35,7 +32,6 @@ from tests.fakes.queues import (
     workload,
 )
 
-STOP, NEXT = "MayStopSearch", "TryNextFlavor"
 FLAVORS = ("one", "two", "three")
 
 
@@ -54,84 +50,6 @@ def _answers(**modes: FlavorMode) -> Oracle:
 
 def _taken(assignment: Assignment) -> list[dict[str, str]]:
     return [{name: got.flavor for name, got in item.flavors.items()} for item in assignment.pod_sets]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A flavor made so that a request for 4 comes out in one way, in a cohort where another queue owns 10 of each."""
-
-    used: int
-    mode: FlavorMode | None = None
-
-    def documents(self, name: str) -> list[dict[str, Any]]:
-        return [admitted(f"user-{name}", "q", {"cpu": name}, {"cpu": self.used}, priority=9)] if self.used else []
-
-
-FITS = Kind(0)
-BORROWS = Kind(8)
-PREEMPTS = Kind(20, FlavorMode.PREEMPT)
-NOBODY = Kind(20, FlavorMode.NO_CANDIDATES)
-
-
-def _mixed(kinds: list[Kind], borrow: str, preempt: str) -> tuple[Assignment, SearchState]:
-    names = FLAVORS[: len(kinds)]
-    ten = {name: [10] for name in names}
-    fungibility = {"whenCanBorrow": borrow, "whenCanPreempt": preempt}
-    setup = _setup(
-        cluster_queue("q", group(["cpu"], **ten), cohort="c", flavorFungibility=fungibility),
-        cluster_queue("lender", group(["cpu"], **ten), cohort="c"),
-        *(document for name, kind in zip(names, kinds, strict=True) for document in kind.documents(name)),
-        workload("new", "door", pod_set(cpu=4)),
-    )
-    modes = {name: kind.mode for name, kind in zip(names, kinds, strict=True) if kind.mode is not None}
-    return assign(setup.queues, setup.usage, setup.pending[0], None, _answers(**modes))
-
-
-# kinds of the flavors: {(whenCanBorrow, whenCanPreempt): (chosen flavor, last index tried)}
-FOUR_WAYS: dict[str, tuple[list[Kind], dict[tuple[str, str], tuple[str, int]]]] = {
-    "a fit stops every search": (
-        [FITS, FITS],
-        dict.fromkeys(product((STOP, NEXT), (STOP, NEXT)), ("one", 0)),
-    ),
-    "borrowing before a fit": (
-        [BORROWS, FITS],
-        {(STOP, STOP): ("one", 0), (STOP, NEXT): ("one", 0), (NEXT, STOP): ("two", -1), (NEXT, NEXT): ("two", -1)},
-    ),
-    "preemption before a fit": (
-        [PREEMPTS, FITS],
-        {(STOP, STOP): ("one", 0), (STOP, NEXT): ("two", -1), (NEXT, STOP): ("one", 0), (NEXT, NEXT): ("two", -1)},
-    ),
-    "preemption before borrowing": (
-        [PREEMPTS, BORROWS],
-        {(STOP, STOP): ("one", 0), (STOP, NEXT): ("two", -1), (NEXT, STOP): ("one", 0), (NEXT, NEXT): ("two", -1)},
-    ),
-    "borrowing before preemption": (
-        [BORROWS, PREEMPTS],
-        {(STOP, STOP): ("one", 0), (STOP, NEXT): ("one", 0), (NEXT, STOP): ("two", -1), (NEXT, NEXT): ("one", -1)},
-    ),
-    "nobody to preempt never stops a search": (
-        [NOBODY, PREEMPTS, FITS],
-        {(STOP, STOP): ("two", 1), (STOP, NEXT): ("three", -1), (NEXT, STOP): ("two", 1), (NEXT, NEXT): ("three", -1)},
-    ),
-    "the first of equals is taken": (
-        [BORROWS, BORROWS],
-        {(STOP, STOP): ("one", 0), (STOP, NEXT): ("one", 0), (NEXT, STOP): ("one", -1), (NEXT, NEXT): ("one", -1)},
-    ),
-}
-CASES = [
-    pytest.param(kinds, *policies, *expected, id=f"{name}-{'-'.join(policies)}")
-    for name, (kinds, answers) in FOUR_WAYS.items()
-    for policies, expected in answers.items()
-]
-
-
-@pytest.mark.parametrize(("kinds", "borrow", "preempt", "chosen", "tried"), CASES)
-def test_the_two_policies_decide_where_the_search_stops(
-    kinds: list[Kind], borrow: str, preempt: str, chosen: str, tried: int
-) -> None:
-    assignment, state = _mixed(kinds, borrow, preempt)
-    assert _taken(assignment) == [{"cpu": chosen}]
-    assert state.tried == ({"cpu": tried},)
 
 
 def _grouped(*pod_sets: Mapping[str, Any]) -> Setup:
@@ -170,49 +88,10 @@ def test_pod_sets_after_one_that_does_not_fit_are_not_looked_at() -> None:
     assert assignment.mode is FlavorMode.NO_FIT
 
 
-# queue's own limit, lender's limit, how much is asked for: what comes out
-LIMITS: list[tuple[dict[str, int], dict[str, int], int, FlavorMode, int]] = [
-    ({}, {}, 4, FlavorMode.FIT, 0),
-    ({}, {}, 14, FlavorMode.FIT, 1),
-    ({}, {}, 15, FlavorMode.NO_FIT, 0),
-    ({"borrowingLimit": 2}, {}, 6, FlavorMode.FIT, 1),
-    ({"borrowingLimit": 2}, {}, 7, FlavorMode.NO_FIT, 0),
-    ({}, {"lendingLimit": 3}, 7, FlavorMode.FIT, 1),
-    ({}, {"lendingLimit": 3}, 8, FlavorMode.NO_FIT, 0),
-    ({"borrowingLimit": 9}, {"lendingLimit": 3}, 8, FlavorMode.NO_FIT, 0),
-    ({"borrowingLimit": 0}, {}, 4, FlavorMode.FIT, 0),
-]
-
-
-@pytest.mark.parametrize(("own", "lender", "asked", "mode", "level"), LIMITS)
-def test_a_cohort_lends_up_to_both_limits(
-    own: dict[str, int], lender: dict[str, int], asked: int, mode: FlavorMode, level: int
-) -> None:
-    setup = _setup(
-        cohort("c"),
-        cluster_queue("q", group(["cpu"], one=[{"nominalQuota": 4, **own}]), cohort="c"),
-        cluster_queue("lender", group(["cpu"], one=[{"nominalQuota": 10, **lender}]), cohort="c"),
-        workload("new", "door", pod_set(cpu=asked)),
-    )
-    assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
-    assert (assignment.mode, assignment.borrowing) == (mode, level)
-
-
 def _three() -> Setup:
     return _setup(
         cluster_queue("q", group(["cpu"], one=[4], two=[4], three=[4])), workload("new", "door", pod_set(cpu=1))
     )
-
-
-@pytest.mark.parametrize(
-    ("last", "taken", "tried"), [(None, "one", 0), (0, "two", 1), (1, "three", -1), (-1, "one", 0)]
-)
-def test_the_next_attempt_starts_after_the_last_flavor_tried(last: int | None, taken: str, tried: int) -> None:
-    setup = _three()
-    state = None if last is None else SearchState(({"cpu": last},), generation=3, cycle=6)
-    assignment, after = assign(setup.queues, setup.usage, setup.pending[0], state, _never, moment=Moment(3, 7))
-    assert _taken(assignment) == [{"cpu": taken}]
-    assert after.tried == ({"cpu": tried},)
 
 
 # generation then, generation now, cycles passed: does the state still count?
@@ -310,7 +189,7 @@ def test_a_search_asks_for_preemption_of_all_that_the_pod_sets_need_together() -
         return Simulation(FlavorMode.PREEMPT)
 
     setup = _setup(
-        cluster_queue("q", group(["cpu"], one=[10]), flavorFungibility={"whenCanPreempt": STOP}),
+        cluster_queue("q", group(["cpu"], one=[10]), flavorFungibility={"whenCanPreempt": "MayStopSearch"}),
         admitted("user", "q", {"cpu": "one"}, {"cpu": 8}),
         workload("new", "door", pod_set("a", cpu=2), pod_set("b", 2, cpu=3)),
     )
