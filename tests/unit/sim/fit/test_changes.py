@@ -169,7 +169,7 @@ def _all_fit(questions: ClusterQuestions, state: ClusterState, order: Sequence[P
 
 def random_clusters() -> Iterator[tuple[int, ClusterQuestions]]:
     """Crowded clusters of two or three nodes, whose pods take cpu and devices."""
-    for seed in range(20):
+    for seed in range(26):
         dice = random.Random(seed)
         documents: list[Document] = [CLASS, *(template_document(f"t-{count}", count) for count in (1, 2))]
         pods = 0
