@@ -1,7 +1,7 @@
-"""Objects of an API server: one by its name, or all of a kind, page by page; several kinds at a time.
+"""Reads objects of an API server: one by its name, or all of a kind, page by page, and several kinds in parallel.
 
-This is the one lister of the commands that look at a cluster. What the server does not let be read is an error, for one
-kind as for all, so that nobody takes it for nothing.
+All commands that read a cluster use this module. A kind that the server refuses to list is an error, so that it is
+never taken for an empty list.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from dranode.driver.kube.http1 import MAX_BODY
 
 T = TypeVar("T")
 
-# As many objects a page as kubectl asks for.
+# The page size of kubectl.
 _PAGE: Final = "500"
-# What a server has forgotten the beginning of comes in one answer: 40,000 pods have 400 MB.
+# If a list expires while it is read page by page, it is read again in one answer. 40,000 pods have 400 MB.
 _MAX_LIST: Final = 1 << 30
 _CORE: Final = "/api/v1"
-# Path and resource; without a path one of `ROOTS`, else resource.k8s.io, in the version that the server has.
+# The path and the resource. An empty path means one of `ROOTS`, or resource.k8s.io in the version of the server.
 RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "Node": (_CORE, "nodes"),
     "Pod": (_CORE, "pods"),
@@ -47,7 +47,7 @@ RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "DeviceTaintRule": ("", "devicetaintrules"),
     "PodGroup": ("", "podgroups"),
 }
-# A server may lack these altogether, and has had them in versions of their own: rules in v1 since 1.37.
+# Kinds that a server may lack, and whose versions differ from those of their group: DeviceTaintRule is v1 since 1.37.
 ROOTS: Final[Mapping[str, tuple[str, ...]]] = {
     "DeviceTaintRule": tuple(f"/apis/{API_GROUP}/{version}" for version in ("v1", "v1beta2", "v1alpha3")),
     "PodGroup": tuple(f"/apis/scheduling.k8s.io/{version}" for version in ("v1beta1", "v1alpha3", "v1alpha2")),
@@ -59,19 +59,19 @@ class _PageMeta(APIDocument, frozen=True, kw_only=True):
 
 
 class _Page(APIDocument, Generic[T], frozen=True, kw_only=True):
-    """A page of a list; Go writes an empty one as null."""
+    """A page of a list; Go encodes an empty list as null."""
 
     items: tuple[T, ...] | None
     api_version: str = ""
     metadata: _PageMeta = _PageMeta()
 
 
-# What reads an answer's text: the objects, and the token of the next page, empty for none.
+# Decodes an answer to its objects and the token of the next page, which is empty at the end.
 _Reader: TypeAlias = Callable[[bytes], tuple[list[T], str]]
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """The place of objects: all of a kind, or one."""
+    """One object, or all objects of a kind."""
 
     kind: str
     namespace: str = ""
@@ -80,25 +80,25 @@ class _Place(msgspec.Struct, frozen=True):
     def request(self, root: str, resource: str, query: Mapping[str, str]) -> APIRequest:
         space, name = self.namespace, self.name
         path = f"{root}{f'/namespaces/{space}' if space else ''}/{resource}{f'/{name}' if name else ''}"
-        what = f"{'get' if name else 'list'} {resource}{f' in namespace {space}' if space else ''}"
-        return APIRequest("GET", path, what, query, most=MAX_BODY if name else _MAX_LIST)
+        action = f"{'get' if name else 'list'} {resource}{f' in namespace {space}' if space else ''}"
+        return APIRequest("GET", path, action, query, most=MAX_BODY if name else _MAX_LIST)
 
 
 class ApiObjects(msgspec.Struct, frozen=True):
-    """The objects of an API server. Any thread may ask, so that several kinds can be listed at a time.
+    """The objects of an API server; thread-safe, so that several kinds can be listed in parallel.
 
-    Each method raises ApiError if the server does not answer; `status` is 403 for lack of rights.
+    Each method raises ApiError if the server does not answer or refuses; `status` is 403 without permission.
 
     Attributes:
         client: the server.
-        seconds: how long one request, of a list a page, may take: over a slow line a page takes many.
+        seconds: the timeout of one request; a page of a list takes long over a slow connection.
     """
 
     client: Client
     seconds: float = 60.0
 
     def find(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return an object, one of `resource.k8s.io` in its v1 form; None if the server says that there is none."""
+        """Return an object, converted to v1 if it is of `resource.k8s.io`; None if it does not exist."""
         try:
             answer = self._answer(_Place(kind, namespace, name), {}, None)
         except ApiError as error:
@@ -111,15 +111,15 @@ class ApiObjects(msgspec.Struct, frozen=True):
         return answer
 
     def documents(self, kind: str, namespace: str = "", **query: str) -> list[dict[str, Any]]:
-        """Return all objects of a kind as plain documents in their v1 form; of all namespaces for an empty one."""
+        """Return all objects of a kind as plain documents, converted to v1; an empty namespace means all."""
         return self._listed(_Place(kind, namespace), query, lambda page: _documents(kind, page))
 
     def values(self, into: type[T], kind: str, namespace: str = "", **query: str) -> tuple[T, ...]:
-        """Return all objects of a kind as values; what the values leave out is never made."""
+        """Return all objects of a kind as values, decoded directly, which skips fields that the values do not have."""
         return tuple(self._listed(_Place(kind, namespace), query, lambda page: _values(into, kind, page)))
 
     def server_version(self) -> str:
-        """Return the server's version (`v1.37.1`); empty if it does not say."""
+        """Return the server's version (`v1.37.1`); empty if it is not in the answer."""
         answer = self.client.send(APIRequest("GET", "/version", "get /version"), seconds=self.seconds)
         return str(answer.get("gitVersion", "")) if isinstance(answer, dict) else ""
 
@@ -131,12 +131,12 @@ class ApiObjects(msgspec.Struct, frozen=True):
             try:
                 objects, more = read(self._answer(place, page, bytes))
             except ApiError as error:
-                # The server has forgotten what the list began with: all in one answer, as client-go asks then.
+                # The list has expired on the server. Read all objects in one answer, as client-go does.
                 if error.status != HTTPStatus.GONE or not more:
                     raise
                 objects, more = read(self._answer(place, query, bytes))
                 if more:
-                    raise ApiError(f"the API server gives only a part of the list of {place.kind}s") from error
+                    raise ApiError(f"the API server returned only a part of the list of {place.kind}s") from error
                 return objects
             listed += objects
             if not more:
@@ -161,7 +161,7 @@ class ApiObjects(msgspec.Struct, frozen=True):
     def _in_some_version(
         self, place: _Place, resource: str, query: Mapping[str, str], read: Callable[[bytes], Any] | None
     ) -> Any:
-        """Return the answer of the newest version that has the kind; an empty list of a server that has none."""
+        """Return the answer in the newest version that has the kind; an empty list if the server lacks it."""
         for root in ROOTS[place.kind]:
             request = place.request(root, resource, query)
             try:
@@ -174,13 +174,13 @@ class ApiObjects(msgspec.Struct, frozen=True):
 
 def _documents(kind: str, page: bytes) -> tuple[list[dict[str, Any]], str]:
     try:
-        read = decode_json(_Page[dict[str, Any]], page)
+        page_of_list = decode_json(_Page[dict[str, Any]], page)
     except DocumentError as error:
         raise _unclear(kind) from error
-    # An item says neither its kind nor its version.
-    version = read.api_version
-    return [_v1(kind, {**item, "apiVersion": version, "kind": kind}) for item in read.items or ()], (
-        read.metadata.continue_
+    # The items of a list have neither kind nor apiVersion.
+    version = page_of_list.api_version
+    return [_v1(kind, {**item, "apiVersion": version, "kind": kind}) for item in page_of_list.items or ()], (
+        page_of_list.metadata.continue_
     )
 
 
@@ -188,7 +188,7 @@ def _values(into: type[T], kind: str, page: bytes) -> tuple[list[T], str]:
     try:
         read = decode_json(_Page[into], page)  # type: ignore[valid-type] # a type that is passed
     except DocumentError:
-        pass  # once more, one by one: a null may stand for nothing, and an error names the object
+        pass  # decode the items one by one below, which accepts nulls and names the object in an error
     else:
         if not read.api_version.startswith(API_GROUP) or read.api_version == API_VERSION:
             return list(read.items or ()), read.metadata.continue_
@@ -222,9 +222,7 @@ def _unclear(kind: str) -> ApiError:
     return ApiError(f"the answer for {kind}s is not in the form of an API server's; check the server's address")
 
 
-# A cluster as its API server has it now: the same documents as a dump, only read.
-
-# Kinds that are listed at a time: most of the time is the server's and the way's.
+# How many kinds are listed in parallel, because most of the time is spent waiting for the server.
 AT_A_TIME: Final = 4
 
 
@@ -247,8 +245,8 @@ def cluster_documents(objects: ApiObjects, kinds: Mapping[str, Mapping[str, str]
 
     Args:
         objects: the cluster.
-        kinds: each with the parameters of its list, a field selector for one.
-        origin: how messages name the cluster.
+        kinds: the kinds with the parameters of their lists, for example a field selector.
+        origin: the name of the cluster in messages.
 
     Raises:
         ApiError: no kind could be read.
@@ -257,7 +255,7 @@ def cluster_documents(objects: ApiObjects, kinds: Mapping[str, Mapping[str, str]
     answered: list[str] = []
 
     def listed(kind: str, query: Mapping[str, str]) -> list[dict[str, Any]] | ApiError:
-        # A server that has answered nothing is not asked for one kind after another, a minute each.
+        # If the server did not answer at all, do not wait another minute for each kind.
         if silences and not answered:
             return silences[0]
         try:

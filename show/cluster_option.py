@@ -1,4 +1,4 @@
-"""The cluster that a person means: `--kubeconfig`, `KUBECONFIG`, the pod's own, or ~/.kube/config, as kubectl looks."""
+"""The cluster to use, chosen like kubectl: `--kubeconfig`, `KUBECONFIG`, inside a pod its own, or ~/.kube/config."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class NamedCluster:
-    """A cluster, and the namespace that a name without one is in.
+    """A cluster and its default namespace.
 
     Attributes:
         client: its API server.
-        namespace: the namespace.
-        name: the context's name; for titles.
-        place: what names it, for people: `context prod of ~/.kube/config (https://10.0.0.1:6443)`.
+        namespace: the namespace for names without one.
+        name: the name of the context, for titles.
+        place: a description for people: `context prod of ~/.kube/config (https://10.0.0.1:6443)`.
     """
 
     client: Client
@@ -38,29 +38,29 @@ class NamedCluster:
     place: str
 
     def show(self, progress: ProgressReporter) -> None:
-        """Say from now on what is waited for."""
+        """From now on, show the request that is waited for."""
         show_waiting(self.client, self.place, progress)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Show what is waited for, where nothing else is shown meanwhile."""
+        """Show the requests that are waited for, if nothing else is shown meanwhile."""
         with reporting() as progress:
             self.show(progress)
             yield
 
 
 def show_waiting(client: Client, place: str, progress: ProgressReporter) -> None:
-    """Say from now on which of a client's requests is waited for, of several at a time the one that was sent first."""
+    """From now on, show which request of a client is waited for; of several, the one that was sent first."""
     waiting: list[str] = []
 
     @contextmanager
-    def asking(what: str) -> Iterator[None]:
-        waiting.append(what)
-        progress(f"{place}: {next(iter(waiting), what)}")
+    def asking(request: str) -> Iterator[None]:
+        waiting.append(request)
+        progress(f"{place}: {next(iter(waiting), request)}")
         try:
             yield
         finally:
-            waiting.remove(what)
+            waiting.remove(request)
             for first in tuple(waiting[:1]):
                 progress(f"{place}: {first}")
 
@@ -68,7 +68,7 @@ def show_waiting(client: Client, place: str, progress: ProgressReporter) -> None
 
 
 def kubeconfig_options(function: F) -> F:
-    """Add kubectl's options that say which cluster: `--kubeconfig`, `--context`."""
+    """Add kubectl's options for the cluster: `--kubeconfig`, `--context`."""
     kubeconfig = click.option(
         "--kubeconfig",
         default="",
@@ -82,7 +82,7 @@ def kubeconfig_options(function: F) -> F:
 
 
 def cluster_options(function: F) -> F:
-    """Add kubectl's options that say which cluster and namespace: `--kubeconfig`, `--context`, `-n`."""
+    """Add kubectl's options for cluster and namespace: `--kubeconfig`, `--context`, `-n`."""
     namespace = click.option(
         "-n", "--namespace", default="", metavar="NAME", help="The namespace (default: the context's, or default)."
     )
@@ -90,14 +90,14 @@ def cluster_options(function: F) -> F:
 
 
 def is_given(ctx: click.Context, *options: str) -> bool:
-    """Return whether an option of these is on the command line: what the environment says may be for other commands."""
+    """Return whether one of these options is on the command line; the environment may be meant for other commands."""
     return any(ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE for option in options)
 
 
 def named_kubeconfig() -> str | None:
-    """Return the kubeconfig that kubectl would take: KUBECONFIG, else ~/.kube/config; None if there is none.
+    """Return the kubeconfig that kubectl would use: KUBECONFIG, else ~/.kube/config; None if there is none.
 
-    One that may not be looked for is not missing: whoever uses it says why it cannot be.
+    A path that may not be searched is returned, too, so that reading it reports the error.
     """
     named = os.environ.get("KUBECONFIG")
     if named:
@@ -105,7 +105,7 @@ def named_kubeconfig() -> str | None:
     try:
         default = Path.home() / ".kube" / "config"
     except RuntimeError:
-        return None  # neither HOME nor a name for this user, as in a pod of OpenShift
+        return None  # this user has neither HOME nor a name, as in a pod of OpenShift
     try:
         return str(default) if is_file(default) else None
     except OSError:
@@ -113,10 +113,10 @@ def named_kubeconfig() -> str | None:
 
 
 def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "dranode") -> NamedCluster | None:
-    """Return the cluster that is meant, with the credentials read; None if nothing names one.
+    """Return the configured cluster, with its credentials read; None if none is configured.
 
     Raises:
-        UsageError: a kubeconfig that is named does not exist.
+        UsageError: the given kubeconfig does not exist.
         UnreachableError: it cannot be used, or has no such context.
     """
     if not kubeconfig and (context or not os.environ.get("KUBERNETES_SERVICE_HOST")):

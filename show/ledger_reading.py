@@ -1,4 +1,4 @@
-"""Reads a ledger from beside the driver that has it open, as commands do."""
+"""Reads a ledger for commands, while a driver may have it open."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ def had_ledger(path: Path) -> bool:
 
 
 def read_ledger(path: Path) -> Contents:
-    """The rows of a ledger that a driver may have open, without disturbing it.
+    """Return the rows of a ledger without disturbing a driver that has it open; a ledger that never existed is empty.
 
     Raises:
-        LedgerError: it or its copy cannot be read, the copy has more than the ledger, or the ledger is gone and left
-            copy or journal. One that never was there has no rows.
+        LedgerError: the ledger or its copy cannot be read, the copy has more commits than the ledger, or the ledger is
+            missing although its copy or journal exists.
     """
     with errors_in(path):
-        # Before the ledger, to which a driver may commit meanwhile: the copy has each commit after it.
+        # The copy is read first. A driver may commit meanwhile, and it writes the ledger before the copy, so reading
+        # in the other order could find a copy that is ahead of the ledger.
         copied = _copied(path)
         contents = _read(path)
         if contents is not None and contents.schema > SCHEMA_WITH_LOSS:
@@ -77,7 +78,7 @@ def _read(path: Path) -> Contents | None:
     try:
         return _read_only(path)
     except sqlite3.OperationalError as error:
-        # The journal of a driver that was killed wants to be recovered, which takes writing beside it.
+        # Recovering the journal of a killed driver needs write access to the folder, so recover a duplicate instead.
         if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
     with tempfile.TemporaryDirectory(prefix="dranode-") as folder:
@@ -89,10 +90,10 @@ def _read_only(path: Path) -> Contents | None:
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
     db.text_factory = text
     with contextlib.closing(db):
-        # One reading, so that a driver that commits in between does not make index and rows differ.
+        # One transaction, so that index and rows match even if a driver commits meanwhile.
         db.execute("BEGIN")
         refuse_damage(path, schema_damage(db))
-        # A driver that was killed while it made the file leaves one without tables.
+        # A driver that was killed while it created the file leaves one without tables.
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             return None
         rows, bodies = read_rows(db)
@@ -104,7 +105,7 @@ def _read_only(path: Path) -> Contents | None:
 
 
 def _duplicate(path: Path, folder: Path) -> Path:
-    """The ledger with its journal, as they are now, in another folder."""
+    """Copy the ledger and its journal to another folder."""
     for suffix in ("", "-wal"):
         with contextlib.suppress(FileNotFoundError):
             (folder / (path.name + suffix)).write_bytes(path.with_name(path.name + suffix).read_bytes())

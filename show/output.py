@@ -26,7 +26,7 @@ _BAR_COLUMNS: Final = 30
 
 
 def output_option(function: F) -> F:
-    """Add the option `-o/--output json|yaml|table`, which the command gets as `output`."""
+    """Add the option `-o/--output json|yaml|table`, passed to the command as `output`."""
     return click.option(
         "-o",
         "--output",
@@ -37,9 +37,9 @@ def output_option(function: F) -> F:
 
 
 def emit(document: Any, output: str) -> bool:
-    """Print a plain document as JSON or YAML; return False if `output` asks for a table for people instead."""
+    """Print a plain document as JSON or YAML; return False if `output` is a table for people."""
     if output == "json":
-        # In UTF-8, whatever the locale: that is what JSON and YAML are read as.
+        # UTF-8 in any locale, because programs read JSON and YAML as UTF-8.
         click.echo(json.dumps(document, indent=2, ensure_ascii=False).encode())
     elif output == "yaml":
         from dranode.driver.machine.yaml_files import dump_yaml
@@ -49,12 +49,12 @@ def emit(document: Any, output: str) -> bool:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that uses colors only on a terminal, and prints texts to the letter, without markup."""
+    """Return a console that uses colors only on a terminal and prints texts literally, without markup."""
     from rich.console import Console
     from rich.segment import Segment
 
     class Harmless(Console):
-        """Prints texts of documents without their control characters, and cuts no line."""
+        """Prints texts without control characters, which documents may contain, and does not cut lines."""
 
         def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
             super().print(*objects, crop=crop, **options)
@@ -69,10 +69,10 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class ProgressReporter(Protocol):
-    """The progress of a command, for whoever waits for it."""
+    """Shows the progress of a command."""
 
     def __call__(self, text: str, done: int = 0, total: int = 0) -> None:
-        """Show what happens next; with a total, how much of it is done as a bar."""
+        """Show the next step; with a total, also a bar."""
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def reporting(screen: Console | None = None) -> Iterator[ProgressReporter]:
     """Show progress on a terminal, and nothing elsewhere.
 
     Args:
-        screen: the console that prints meanwhile: it alone can keep what it prints and the progress apart. None if
+        screen: the console that prints during the command, which has to separate its output from the progress. None if
             nothing is printed before the end.
     """
     stream = screen.file if screen is not None else sys.stderr
@@ -94,8 +94,8 @@ def reporting(screen: Console | None = None) -> Iterator[ProgressReporter]:
     from rich.text import Text
 
     spinner = Spinner("dots", "starting", style="status.spinner")
-    # The first frame is drawn here. Drawn by the thread that turns the spinner, as `Console.status` does, it may come
-    # between what is printed and the place where that was to begin.
+    # Live draws the first frame here. With `Console.status`, the thread that turns the spinner draws it, maybe in the
+    # middle of other output.
     with Live(spinner, console=screen or console(stderr=True), refresh_per_second=12.5, transient=True) as live:
         bar = ProgressBar(width=_BAR_COLUMNS)
         counted = Table.grid(padding=(0, 1))
@@ -112,19 +112,19 @@ def reporting(screen: Console | None = None) -> Iterator[ProgressReporter]:
 
 def picture_options(function: F) -> F:
     """Add the options `--html FILE` and `--svg FILE`."""
-    for name, what in (("--svg", "an SVG picture"), ("--html", "a page that opens offline in any browser")):
-        function = click.option(name, metavar="FILE", help=f"Also draw it as {what}.")(function)
+    for name, form in (("--svg", "an SVG picture"), ("--html", "a page that opens offline in any browser")):
+        function = click.option(name, metavar="FILE", help=f"Also draw it as {form}.")(function)
     return function
 
 
 def report_oddities(driver: str, warnings: Iterable[str]) -> None:
-    """Say on stderr what a driver found odd about its hardware, and how it was taken."""
+    """Print a driver's warnings about its hardware on stderr."""
     for warning in warnings:
         click.echo(f"dranode: {driver}: {warning}", err=True)
 
 
 def write_pictures(html: str | None, svg: str | None, make: Callable[[], FleetPicture]) -> None:
-    """Write a picture in the forms that are asked for; it is made only if one is.
+    """Write a picture in the requested forms; `make` is only called if there is one.
 
     Raises:
         DranodeError: a file cannot be written.

@@ -1,4 +1,4 @@
-"""The look of tables on a terminal, the same in every command."""
+"""Tables and labeled texts on a terminal, the same in every command."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-# A label that is longer stands on a line of its own.
+# A longer label gets a line of its own.
 _LABEL_COLUMNS: Final = 24
 _INDENT: Final = 2
 _MOST_MEASURED: Final = 1_000
 _GAP: Final = 2
 _PIECE: Final = re.compile(r"[^,]*,|[^,]+")
-# A piece with the white space behind it.
+# A piece with the following white space.
 _PART: Final = re.compile(r"[^,\s]*(?:,|\s+)|[^,\s]+")
 
 
@@ -38,7 +38,7 @@ class PlainTable:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Begin without rows."""
+        """Start without rows."""
         self._names = names
         self._rows: list[list[Text]] = []
 
@@ -48,7 +48,7 @@ class PlainTable:
         return len(self._rows)
 
     def add_row(self, *cells: str | Text) -> None:
-        """Add a row; cells that are left out are empty."""
+        """Add a row; missing cells are empty."""
         from rich.text import Text
 
         row = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
@@ -61,14 +61,14 @@ class PlainTable:
 
         texts = list(zip(self._names, *([cell.plain for cell in row] for row in self._rows), strict=True))
         widths = _widths(texts, options.max_width - _GAP * (len(texts) - 1))
-        whole = sum(widths) + _GAP * (len(texts) - 1)
-        if whole <= options.max_width or not console.is_terminal:
+        total = sum(widths) + _GAP * (len(texts) - 1)
+        if total <= options.max_width or not console.is_terminal:
             table = Table(box=None, pad_edge=False)
             for name, width in zip(self._names, widths, strict=True):
                 table.add_column(Text(name), width=width, overflow="fold")
             for row in self._rows:
                 table.add_row(*map(_broken, row, widths))
-            yield from console.render(table, options.update(width=max(whole, options.max_width)))
+            yield from console.render(table, options.update(width=max(total, options.max_width)))
             return
         room = options.max_width - max(map(len, self._names)) - _GAP
         for number, row in enumerate(self._rows):
@@ -87,7 +87,7 @@ def columns(*names: str) -> PlainTable:
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Return how wide columns are in a room, or the least that they need: each is as wide as its longest word."""
+    """Return the widths of columns in the available room; each is at least as wide as its longest word."""
     least = [max(len(piece) for text in texts for piece in _pieces(text)) for texts in columns]
     most = [max(len(line) for text in texts for line in text.split("\n")) for texts in columns]
     spare = max(0, room - sum(least))
@@ -101,12 +101,12 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
 
 
 def _pieces(text: str) -> list[str]:
-    """Return what of a text stays in one piece: its words, and the parts of a list without spaces."""
+    """Return the parts of a text that are not broken: words, and the items of a list without spaces."""
     return [piece for word in text.split() for piece in _PIECE.findall(word)] or [""]
 
 
 def _broken(text: Text, width: int) -> Text:
-    """Return a text in which lists without spaces that are too long for one line go on behind a comma."""
+    """Return a text in which long lists without spaces are broken after commas."""
     from rich.text import Text
 
     if all(len(word) <= width for word in text.plain.split()):
@@ -123,7 +123,7 @@ def _broken(text: Text, width: int) -> Text:
 
 
 def show_rows(screen: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows of texts as `columns` has them; thousands of them without its measuring, which takes ms a row."""
+    """Print rows as a table of `columns`; thousands of them are formatted by simpler, faster code."""
     if len(rows) <= _MOST_MEASURED:
         table = columns(*names)
         for row in rows:
@@ -142,7 +142,7 @@ def show_rows(screen: Console, names: Sequence[str], rows: Sequence[Sequence[str
 
 
 def hanging(label: str, text: str, *, style: str = "bold") -> RenderableType:
-    """Return a label and its text, whose further lines hang under where the text begins."""
+    """Return a label and its text with a hanging indent."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.table import Table
@@ -158,15 +158,11 @@ def hanging(label: str, text: str, *, style: str = "bold") -> RenderableType:
 
 
 def show_node(screen: Console, picture: NodePicture, *, marked: bool = True) -> None:
-    """Draw a node as wide as the screen; nothing if there is nothing to draw."""
+    """Draw a node as wide as the screen, unless there is nothing to draw."""
     from rich.text import Text
 
     for line in node_text(picture, screen.width, marked=marked):
         screen.print(Text.assemble(*line), no_wrap=True, overflow="ignore", crop=False)
-
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def show_slices(screen: Console, slices: Iterable[ResourceSlice], *, most: int | None = None) -> None:
@@ -176,7 +172,6 @@ def show_slices(screen: Console, slices: Iterable[ResourceSlice], *, most: int |
     screen.print(f"{number_of(len(devices), 'device')} in {number_of(len(slices), 'ResourceSlice')}", style="bold")
     table = columns("driver", "device", "capacity", "attributes")
     for driver, device in devices[:most]:
-        # Names of hardware may have brackets, which rich would read as markup.
         table.add_row(driver, device.name, _capacities(device), " ".join(_attributes(device)))
     for published in slices:
         for counters in published.spec.shared_counters:
@@ -185,8 +180,8 @@ def show_slices(screen: Console, slices: Iterable[ResourceSlice], *, most: int |
         if not (published.spec.devices or published.spec.shared_counters):
             table.add_row(published.spec.driver, "none", "", "an empty slice shows that the driver is alive")
     screen.print(table)
-    rest = Counter(driver for driver, _ in devices[len(devices) if most is None else most :])
-    for driver, count in sorted(rest.items()):
+    hidden = Counter(driver for driver, _ in devices[len(devices) if most is None else most :])
+    for driver, count in sorted(hidden.items()):
         screen.print(f"... and {count} more of {driver}; `dranode slices` shows them all")
 
 
@@ -211,5 +206,5 @@ def _attributes(device: Device) -> Iterator[str]:
 
 
 def _short(name: str) -> str:
-    """Return an attribute's or capacity's name without its domain, which is the driver's or a standard one."""
+    """Return the name of an attribute or capacity without its domain."""
     return name.rpartition("/")[2]

@@ -26,13 +26,13 @@ KUBELET_ROOT: Final = "/var/lib/kubelet"
 
 
 class Views(msgspec.Struct, frozen=True):
-    """The drivers of a machine as they were seen.
+    """The drivers of a machine.
 
     Attributes:
-        drivers: each driver whose hardware could be read.
-        unseen: one sentence each for what could not.
-        warnings: one sentence each for what the drivers found odd of the hardware, and do not draw.
-        readings: what their hardware says at the moment, by driver.
+        drivers: the drivers with their devices and holdings.
+        unseen: one sentence for everything that could not be read.
+        warnings: the drivers' warnings about the hardware that are not in a picture.
+        readings: the current readings of their hardware, by driver.
     """
 
     drivers: tuple[DriverView, ...]
@@ -42,16 +42,16 @@ class Views(msgspec.Struct, frozen=True):
 
 
 def records_root(root: Root, kubelet_root: str | None) -> Path | None:
-    """The kubelet root whose records count: the one asked for, the host's own, or none for another machine."""
+    """Return the kubelet root with the records: the given one, the host's, or None for another machine."""
     if kubelet_root is None and not isinstance(root, HostRoot):
         return None
     return Path(kubelet_root or KUBELET_ROOT)
 
 
 def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
-    """Read the hardware of these drivers and all records below `kubelet_root`; None where there are no records.
+    """Read the hardware of these drivers and all records below `kubelet_root`, if it is not None.
 
-    What claims hold is shown although the hardware of a driver cannot be read, or the driver is not installed.
+    Holdings are shown even if the hardware of a driver cannot be read, or the driver is not installed.
     """
     views: list[DriverView] = []
     unseen: list[str] = []
@@ -68,7 +68,7 @@ def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
         except DranodeError as error:
             unseen.append(f"the devices of {plugin.driver} are unknown: {error}")
         drawn = layout.warnings if layout is not None else ()
-        warnings += (f"{plugin.driver}: {each}" for each in inventory.warnings if each not in drawn)
+        warnings += (f"{plugin.driver}: {warning}" for warning in inventory.warnings if warning not in drawn)
         records = _records(plugin.driver, kubelet_root, unseen)
         views.append(DriverView.of(plugin.driver, inventory, layout, records, plugin))
     for driver in _others(kubelet_root, {plugin.driver for plugin in plugins}, unseen):
@@ -78,14 +78,14 @@ def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
 
 
 def machine_picture(title: str, root: Root, views: Views) -> FleetPicture:
-    """Return the picture of the machine whose drivers were seen."""
+    """Return the picture of a machine from the views of its drivers."""
     notes = (*views.unseen, *views.warnings)
     node = default_node_name() if isinstance(root, HostRoot) else "machine"
     return views_picture(f"{title} {node}", node, [("now", views.drivers)], notes=notes, taken=time_now())
 
 
 def time_now() -> str:
-    """Return the time as pictures say it: ISO 8601 in UTC, to the second."""
+    """Return the current time for pictures: ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -95,10 +95,10 @@ def _records(driver: str, kubelet_root: Path | None, unseen: list[str]) -> tuple
     try:
         contents = read_ledger(kubelet_root / "plugins" / driver / "ledger.db")
     except LedgerError as error:
-        # A user who only looks at the machine need not be root.
+        # Not an error, because a user without root may still view the machine.
         unseen.append(f"it is unknown who holds what of {driver}: {error}")
         return None
-    unseen += (f"{driver}: {each}" for each in ledger_problems(contents.doubt, contents.records, driver))
+    unseen += (f"{driver}: {problem}" for problem in ledger_problems(contents.doubt, contents.records, driver))
     return contents.records
 
 
@@ -114,7 +114,7 @@ def _others(kubelet_root: Path | None, known: set[str], unseen: list[str]) -> li
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        # A user who only looks at the machine need not be root.
+        # Not an error, because a user without root may still view the machine.
         unseen.append(
             f"which other drivers have claims is not known: {error.filename} cannot be accessed: {error.strerror}; "
             "try as root"

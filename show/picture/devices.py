@@ -1,4 +1,4 @@
-"""Lists the devices of nodes by ResourceSlices: of every pool the newest generation, as the scheduler sees it."""
+"""Lists the devices in ResourceSlices by node, with the newest generation of every pool, like the scheduler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dranode.show.picture.fleet import DeviceKey, FleetClaim, FleetDevice, Fleet
 from dranode.show.picture.node import numa_of
 
 Tally: TypeAlias = int | Fraction
-# The counters of a pool by set and name, or what a device draws of them.
+# Amounts of counters, of a pool or consumed by a device, by set and name.
 CounterAmounts: TypeAlias = Mapping[tuple[str, str], Tally]
 # The taints that rules put on a device, `key=value:effect (rule NAME)`.
 RuledTaints: TypeAlias = Callable[[DeviceKey], tuple[str, ...]]
@@ -35,9 +35,9 @@ class Published(msgspec.Struct, frozen=True):
     """The devices of a cluster.
 
     Attributes:
-        nodes: every node, with its devices and what is odd about its pools.
+        nodes: every node, with its devices and remarks about its pools.
         counters: the counters of each pool that has any.
-        draws: what each device draws of them.
+        draws: the counters that each device consumes.
     """
 
     nodes: tuple[FleetNode, ...]
@@ -51,10 +51,10 @@ def published(
     layouts: Mapping[str, Layout],
     ruled: RuledTaints = lambda _: (),
 ) -> Published:
-    """Return what slices publish, for the nodes that are known with their remarks, and those that slices name."""
+    """Return the published devices of the `known` nodes, given with their remarks, and of nodes that slices name."""
     newest = _newest(slices)
     devices: dict[str, list[FleetDevice]] = {name: [] for name in known}
-    remarks: dict[str, list[str]] = {name: list(each) for name, each in known.items()}
+    remarks: dict[str, list[str]] = {name: list(of_node) for name, of_node in known.items()}
     counters: dict[PoolKey, dict[tuple[str, str], Tally]] = {}
     draws: dict[DeviceKey, CounterAmounts] = {}
     for pool, parts in newest.items():
@@ -88,41 +88,41 @@ def published(
     return Published(tuple(nodes), counters, draws)
 
 
-def with_unpublished(what: Published, claims: Iterable[FleetClaim]) -> Published:
-    """Return the same with the devices that claims hold and no slice has."""
-    known = {device.key for node in what.nodes for device in node.devices}
+def with_unpublished(fleet: Published, claims: Iterable[FleetClaim]) -> Published:
+    """Add the devices that claims hold and that are in no slice."""
+    known = {device.key for node in fleet.nodes for device in node.devices}
     missing = dict.fromkeys(share.device for claim in claims for share in claim.shares if share.device not in known)
     if not missing:
-        return what
-    names = {node.name for node in what.nodes}
+        return fleet
+    names = {node.name for node in fleet.nodes}
     added: dict[str, list[FleetDevice]] = defaultdict(list)
     for key in missing:
         added[key.pool if key.pool in names else ""].append(FleetDevice(key, published=False))
     nodes = [
         FleetNode(node.name, (*node.devices, *added.pop(node.name, ())), node.layout, node.remarks)
-        for node in what.nodes
+        for node in fleet.nodes
     ]
     nodes += [FleetNode(name, tuple(devices)) for name, devices in added.items()]
-    return Published(tuple(nodes), what.counters, what.draws)
+    return Published(tuple(nodes), fleet.counters, fleet.draws)
 
 
 def _by_number(name: str) -> list[tuple[bool, int, str]]:
-    """The order in which people look for names: node-2 before node-10, and what is on no node last."""
+    """Return a natural sort key: node-2 before node-10, and devices without a node last."""
     parts = re.split(r"(\d+)", name, flags=re.ASCII) if name else ["\U0010ffff"]
-    # A number is greater the more digits it has; it may have more than can be read.
+    # Numbers are compared by length and digits, because they may have more digits than int() accepts.
     return [(not part.isdigit(), len(part.lstrip("0")) if part.isdigit() else 0, part.lstrip("0")) for part in parts]
 
 
 def _newest(slices: Iterable[ResourceSlice]) -> dict[PoolKey, list[ResourceSlice]]:
     newest: dict[PoolKey, list[ResourceSlice]] = {}
-    for each in slices:
-        pool = PoolKey(each.spec.driver, each.spec.pool.name)
-        known = newest.get(pool)
-        generation = each.spec.pool.generation
-        if known is None or generation > known[0].spec.pool.generation:
-            newest[pool] = [each]
-        elif generation == known[0].spec.pool.generation:
-            known.append(each)
+    for slice_ in slices:
+        pool = PoolKey(slice_.spec.driver, slice_.spec.pool.name)
+        so_far = newest.get(pool)
+        generation = slice_.spec.pool.generation
+        if so_far is None or generation > so_far[0].spec.pool.generation:
+            newest[pool] = [slice_]
+        elif generation == so_far[0].spec.pool.generation:
+            so_far.append(slice_)
     return newest
 
 
@@ -134,12 +134,12 @@ def _draws(device: Device) -> CounterAmounts:
     }
 
 
-# How drivers call the attribute that says what a device is, the best first.
+# Names that drivers use for the attribute with the product, the best first.
 _PRODUCT_NAMES: Final = ("productname", "model", "product", "devicename", "type")
 
 
 def fleet_device(driver: str, pool: str, device: Device, ruled: tuple[str, ...] = ()) -> FleetDevice:
-    """Return a published device as a picture shows it; `ruled` are taints that rules put on it."""
+    """Return a published device for a picture; `ruled` are its taints from DeviceTaintRules."""
     attributes = {name: attribute_text(attribute) for name, attribute in device.attributes.items()}
     return FleetDevice(
         key=DeviceKey(driver, pool, device.name),
@@ -155,7 +155,7 @@ def fleet_device(driver: str, pool: str, device: Device, ruled: tuple[str, ...] 
 
 
 def taint_text(taint: DeviceTaint) -> str:
-    """Return a taint as kubectl writes one: `key=value:effect`, `key:effect` without a value."""
+    """Return a taint in kubectl's format: `key=value:effect`, or `key:effect` without a value."""
     return f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
 
 
@@ -165,7 +165,7 @@ def _product(attributes: Mapping[str, str]) -> str:
 
 
 def attribute_text(attribute: DeviceAttribute, between: str = ", ") -> str:
-    """Return the value of an attribute, those of a list with `between` between them."""
+    """Return the value of an attribute as text; the values of a list are joined by `between`."""
     values = (getattr(attribute, field) for field in attribute.__struct_fields__)
     value = next((value for value in values if value is not None), "")
     if isinstance(value, bool):
@@ -173,7 +173,7 @@ def attribute_text(attribute: DeviceAttribute, between: str = ", ") -> str:
     return between.join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-# How drivers of memory publish ordinary memory and huge pages of each size: one capacity, told apart by two attributes
+# Memory drivers publish ordinary memory and huge pages as the same capacity, with two attributes that distinguish them
 # (kubernetes-sigs/dra-driver-memory; docs/memory.md).
 _CAPACITY: Final = "size"
 _IS_HUGE: Final = "hugeTLB"
@@ -182,26 +182,26 @@ _PAGES: Final = re.compile(r"([0-9]{1,9})([kmgt])", re.ASCII)
 
 
 def unit_of(device: Device, name: str, driver: str) -> str:
-    """Return what a device's capacity is an amount of: `memory`, `hugepages-2Mi`, or its qualified name.
+    """Return the unit of a device's capacity: `memory`, `hugepages-2Mi`, or its qualified name.
 
-    Memory and huge pages of different sizes are never added up, though they are one capacity.
+    Memory and huge pages of different sizes have different units, so that they are never added up.
     """
-    whole = qualified(name, driver)
+    qualified_name = qualified(name, driver)
     huge = named_value(device.attributes, _IS_HUGE, driver)
-    if whole != qualified(_CAPACITY, driver) or huge is None or huge.bool_ is None:
-        return whole
+    if qualified_name != qualified(_CAPACITY, driver) or huge is None or huge.bool_ is None:
+        return qualified_name
     if not huge.bool_:
         return "memory"
     size = named_value(device.attributes, _PAGE_SIZE, driver)
     pages = _PAGES.fullmatch(size.string or "") if size is not None else None
-    return f"hugepages-{pages[1]}{pages[2].upper()}i" if pages else whole
+    return f"hugepages-{pages[1]}{pages[2].upper()}i" if pages else qualified_name
 
 
 def is_published_name(unit: str) -> bool:
-    """Return whether a unit is the qualified name of a capacity, not a name of its own such as `memory`."""
+    """Return whether a unit is the qualified name of a capacity, not a resource name such as `memory`."""
     return "/" in unit
 
 
 def part_text(amount: Quantity, name: str) -> str:
-    """Return how much of a device's capacity a claim has, where the device is named beside it: `4 cpu`, `8Gi`."""
+    """Return an amount of a device's capacity, for a text that also has the device: `4 cpu`, `8Gi`."""
     return f"{amount}" if name.rpartition("/")[2] == _CAPACITY else f"{amount} {name}"

@@ -1,6 +1,6 @@
-"""A fleet as a picture shows it: nodes and their devices, and at one moment or two which claims hold what of them.
+"""The content of a picture: nodes with their devices, and the claims that hold them at one or two moments.
 
-A node alone is a fleet of one. Everything is what was seen: what was not is said in `notes` and `remarks`.
+A single node is a fleet of one. `notes` and `remarks` say what was not read.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class DeviceKey(NamedTuple):
 
 
 class FleetDevice(msgspec.Struct, frozen=True):
-    """A device where it sits.
+    """A device with its NUMA node.
 
     Attributes:
-        key: what names it.
-        numa: its NUMA node; None if it does not say.
-        product: what it is, for people; empty if it does not say.
-        attributes: as text, by name.
-        capacity: how much of what it has.
-        steps: by which amounts claims share that out, of what has such.
-        units: what a capacity is an amount of, where that has a name of its own: `memory`, `hugepages-2Mi`.
-        shared: whether several claims may have it.
-        taints: `key=value:effect` of each taint, one of a rule with ` (rule NAME)`.
-        published: False for a device that a claim holds and no slice has.
+        key: its name in the cluster.
+        numa: its NUMA node; None if it does not report one.
+        product: its product name, for people; empty if it does not report one.
+        attributes: its attributes as text, by name.
+        capacity: its capacity, by name.
+        steps: the step of each capacity that has one.
+        units: the unit of each capacity with a resource name: `memory`, `hugepages-2Mi`.
+        shared: whether several claims may share it.
+        taints: `key=value:effect` of each taint, followed by ` (rule NAME)` for a taint of a rule.
+        published: False for a device that a claim holds but that is in no slice.
     """
 
     key: DeviceKey
@@ -53,12 +53,12 @@ class FleetDevice(msgspec.Struct, frozen=True):
     published: bool = True
 
     def unit(self, capacity: str) -> str:
-        """Return what a capacity is an amount of: its own name, or its qualified name."""
+        """Return the unit of a capacity: its resource name, or its qualified name."""
         return self.units.get(capacity) or qualified(capacity, self.key.driver)
 
     @property
     def closed(self) -> bool:
-        """Return whether a taint keeps claims away that do not tolerate it; the effect `None` only says something."""
+        """Return whether a taint keeps claims away; the effect `None` is only informational."""
         return any(not taint.partition(" (rule ")[0].endswith(":None") for taint in self.taints)
 
 
@@ -66,10 +66,10 @@ class FleetNode(msgspec.Struct, frozen=True):
     """A node.
 
     Attributes:
-        name: empty for devices that several nodes reach.
-        devices: in the order in which they were published.
-        layout: its CPUs in boxes; None where they are not known one by one.
-        remarks: what is odd about it, in a few words each.
+        name: its name; empty for devices that several nodes can use.
+        devices: its devices in the published order.
+        layout: its CPUs in boxes; None if single CPUs are not known.
+        remarks: short remarks about it, such as cordoned.
     """
 
     name: str
@@ -79,12 +79,12 @@ class FleetNode(msgspec.Struct, frozen=True):
 
 
 class DeviceShare(msgspec.Struct, frozen=True):
-    """The part that a claim has of a device.
+    """The share of a claim in a device.
 
     Attributes:
         device: the device.
-        consumed: how much of which capacity; empty if it has all of it.
-        admin: whether it has admin access, beside the claim that holds the device.
+        consumed: the consumed amount of each capacity; empty for the whole device.
+        admin: whether it has admin access, in addition to the claim that holds the device.
     """
 
     device: DeviceKey
@@ -98,10 +98,10 @@ class FleetClaim(msgspec.Struct, frozen=True):
     Attributes:
         name: `<namespace>/<name>`.
         pods: `<namespace>/<name>` of the pods that may use it.
-        shares: what it has; nothing before it is allocated.
-        cpus: the CPUs that it holds, as a cpu-list by node; only where they are known one by one.
-        created: when, as the API writes it; empty if not known.
-        remarks: what is odd about it.
+        shares: its devices; empty before it is allocated.
+        cpus: its CPUs as a cpu-list, by node, if single CPUs are known.
+        created: its creation time in the API's format; empty if unknown.
+        remarks: short remarks about it, such as that its deletion began.
     """
 
     name: str
@@ -132,12 +132,12 @@ class FleetMoment(msgspec.Struct, frozen=True):
 
 
 class WaitingPod(msgspec.Struct, frozen=True):
-    """A pod, or a claim without one, that waits.
+    """A waiting pod, or a waiting claim without a pod.
 
     Attributes:
         name: `<namespace>/<name>`.
-        claims: the names of the claims that wait.
-        reasons: one sentence each; empty if none is known.
+        claims: the names of the waiting claims.
+        reasons: why it waits, one sentence each; empty if unknown.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A node as a picture shows it: its CPUs in boxes, every driver's devices where they sit, and who holds what."""
+"""The content of a node's picture: its CPUs in boxes, the devices of all drivers by NUMA node, and the holders."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from dranode.driver.claims.uses import pods_among
 if TYPE_CHECKING:
     from dranode.driver.claims.plugin import Plugin
 
-# How drivers call the attribute, in any domain; `resource.kubernetes.io/numaNode` is the standard one.
+# Names that drivers use for the NUMA node, in any domain; the standard one is `resource.kubernetes.io/numaNode`.
 _NUMA_NAMES: Final = frozenset({"numa", "numaid", "numanode", "numanodeid"})
 
 
 class PlacedDevice(msgspec.Struct, frozen=True):
-    """A device and where it sits.
+    """A device with its NUMA node.
 
     Attributes:
-        driver: whose it is.
-        name: what it is called.
-        numa: its NUMA node; None if it does not say.
-        shared: whether several claims may have it.
+        driver: its driver.
+        name: its name.
+        numa: its NUMA node; None if it does not report one.
+        shared: whether several claims may share it.
         taints: `key=value:effect` of each taint.
-        holders: the claims that have it, by `<namespace>/<name>`, in order.
-        part: how much of it they have, such as `8Gi of 64Gi`; empty where that is not counted.
+        holders: the claims that hold it, as `<namespace>/<name>`, in order.
+        part: the free part, such as `8Gi of 64Gi free`; empty if amounts are not counted.
     """
 
     driver: str
@@ -46,12 +46,12 @@ class PlacedDevice(msgspec.Struct, frozen=True):
 
 
 class NodePicture(msgspec.Struct, frozen=True):
-    """The drawing of one node.
+    """The content of a node's picture.
 
     Attributes:
-        layout: its CPUs in boxes; None where no driver knows them.
-        cpus: the CPUs that each claim holds, by `<namespace>/<name>`.
-        devices: those that are not CPUs, in order.
+        layout: its CPUs in boxes; None if no driver knows them.
+        cpus: the CPUs of each claim, by `<namespace>/<name>`.
+        devices: the devices other than CPUs, in order.
     """
 
     layout: Layout | None
@@ -60,7 +60,7 @@ class NodePicture(msgspec.Struct, frozen=True):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The claims that hold something: by their first CPU, then by device."""
+        """Return the claims that hold CPUs or devices, sorted by their first CPU, then by device."""
         by_cpu = sorted(self.cpus, key=lambda claim: (self.cpus[claim].mask & -self.cpus[claim].mask, claim))
         return tuple(dict.fromkeys((*by_cpu, *(holder for device in self.devices for holder in device.holders))))
 
@@ -70,13 +70,13 @@ class DriverView(msgspec.Struct, frozen=True):
 
     Attributes:
         driver: its name.
-        inventory: what it found.
-        layout: the boxes that it knows; its devices are then the CPUs in them.
-        holdings: what claims hold of it.
-        pods: the pods of each claim, both by `<namespace>/<name>`.
-        others: who else may use a claim, by its `<namespace>/<name>`: `podgroup NAME`.
-        holders_known: False where it is unknown what claims hold, so that nothing is known to be free.
-        by_amounts: whether claims share its devices by amounts, which their holdings have (`Plugin.by_amounts`).
+        inventory: its devices.
+        layout: its CPUs in boxes; None if its devices are not CPUs.
+        holdings: the devices that claims hold.
+        pods: the pods of each claim, both as `<namespace>/<name>`.
+        others: other consumers of each claim, such as `podgroup NAME`.
+        holders_known: False if the holdings are unknown, so that no device counts as free.
+        by_amounts: whether claims share its devices by amounts, which are in the holdings (`Plugin.by_amounts`).
     """
 
     driver: str
@@ -97,9 +97,9 @@ class DriverView(msgspec.Struct, frozen=True):
         records: Iterable[Record] | None,
         plugin: Plugin | None = None,
     ) -> DriverView:
-        """Return what a driver has, by what it found and what it has on record; None if that cannot be read.
+        """Return the view of a driver with its devices and its records, which are None if they cannot be read.
 
-        `plugin` is the driver, where it is installed here.
+        `plugin` is the driver, if it is installed on this machine.
         """
         by_amounts = plugin is not None and plugin.by_amounts
         if records is None:
@@ -109,9 +109,9 @@ class DriverView(msgspec.Struct, frozen=True):
             str(record.ref): tuple(f"{record.namespace}/{pod.name}" for pod in pods_among(record.pods))
             for record in records
         }
-        others = {str(record.ref): tuple(str(each) for each in record.pods if not each.is_pod) for record in records}
-        held = holdings(records, plugin.sources if plugin is not None else _own_name)
-        return cls(driver, inventory, layout, held, pods, others, by_amounts=by_amounts)
+        others = {str(record.ref): tuple(str(user) for user in record.pods if not user.is_pod) for record in records}
+        held_devices = holdings(records, plugin.sources if plugin is not None else _own_name)
+        return cls(driver, inventory, layout, held_devices, pods, others, by_amounts=by_amounts)
 
 
 def _own_name(device: str, state: Any) -> frozenset[str]:
@@ -120,7 +120,7 @@ def _own_name(device: str, state: Any) -> frozenset[str]:
 
 
 def node_picture(views: Iterable[DriverView]) -> NodePicture:
-    """Put the drivers of a node into one picture, with the boxes of the first that knows any."""
+    """Return a picture of all drivers of a node, with the CPUs of the first driver that has a layout."""
     layout: Layout | None = None
     cpus: dict[str, CPUSet] = {}
     devices: list[PlacedDevice] = []
@@ -136,11 +136,11 @@ def node_picture(views: Iterable[DriverView]) -> NodePicture:
 
 
 def numa_of(device: Device) -> int | None:
-    """Return the NUMA node that a device names in its attributes, whatever its driver calls it; None if it does not."""
+    """Return the NUMA node in a device's attributes, by any of its usual names; None if there is none."""
     for name, attribute in device.attributes.items():
         if name.rpartition("/")[2].lower() in _NUMA_NAMES:
             numbers = (attribute.int_,) if attribute.int_ is not None else attribute.ints or ()
-            # The kernel says -1 where it does not know.
+            # The kernel reports an unknown NUMA node as -1.
             number = next((number for number in numbers if number >= 0), None)
             if number is not None:
                 return number
@@ -148,10 +148,10 @@ def numa_of(device: Device) -> int | None:
 
 
 def held_amounts(holding: Holding, view: DriverView) -> dict[str, dict[str, Quantity]]:
-    """Return how much a claim holds of devices that are shared by amounts, by device and capacity, by its record.
+    """Return a claim's recorded amounts of devices that are shared by amounts, by device and capacity.
 
-    Of a device with several capacities nobody can say which of them an amount is of. A claim on a device that had
-    another name counts against each that has some of its sources.
+    Devices with several capacities are left out, because a record does not name the capacity of an amount. A claim on a
+    device that had another name counts for each device with some of its sources.
     """
     return {
         device.name: {name.removeprefix(f"{view.driver}/"): Quantity.binary(amount)}
@@ -171,7 +171,11 @@ def _placed(view: DriverView) -> Iterable[PlacedDevice]:
             shared=bool(device.allow_multiple_allocations),
             taints=tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in device.taints),
             holders=tuple(
-                sorted(str(each.claim) for each in view.holdings if any(held.of(sources) for held in each.devices))
+                sorted(
+                    str(holding.claim)
+                    for holding in view.holdings
+                    if any(device_.of(sources) for device_ in holding.devices)
+                )
             ),
             part=_part(device, view),
         )
@@ -181,5 +185,5 @@ def _part(device: Device, view: DriverView) -> str:
     sizes = [capacity.value for capacity in device.capacity.values()]
     if not view.by_amounts or not view.holders_known or len(sizes) != 1:
         return ""
-    held = sum(each.amount(view.inventory.sources_of(device.name)) for each in view.holdings)
+    held = sum(holding.amount(view.inventory.sources_of(device.name)) for holding in view.holdings)
     return f"{Quantity.binary(max(0, int(sizes[0].value - held)))} of {sizes[0]} free"

@@ -104,7 +104,7 @@
   function state(moment, device) {
     const part = used(moment, device);
     const words = [];
-    if (unknown(moment, device)) words.push("who holds it is not known");
+    if (unknown(moment, device)) words.push("holder unknown");
     else if (!device.type.published) words.push("held, but in no ResourceSlice");
     else if (moment.blocked.has(device.id)) words.push("blocked: what it draws on is held by others");
     else if (unclear(moment, device)) words.push("held in part, how much is not known");
@@ -330,7 +330,7 @@
     };
     byId("legend").replaceChildren(sample("", "0%", "free"), sample("", "100%", "held"), sample("wide", "50%", "shared, held in part"),
       sample("tainted", "0%", "tainted"), sample("blocked", "0%", "blocked: what it draws on is held"), sample("ghost", "100%", "held, not published"),
-      ...(moments.some((moment) => moment.unknown.size) ? [sample("unknown", "0%", "who holds it is not known")] : []));
+      ...(moments.some((moment) => moment.unknown.size) ? [sample("unknown", "0%", "holder unknown")] : []));
   }
 
   // --- who waits, claims ---

@@ -1,7 +1,7 @@
-"""A fleet as one HTML page that needs nothing else: no server, no other file, no request to anywhere.
+"""A fleet as a self-contained HTML page: no server, no other file, no request to anywhere.
 
-Names are hostile input. They reach the page as JSON in a script that is none, without a character that could end it,
-and the page's script writes them as text alone. The page's policy lets that one script run, known by its hash.
+Names are hostile input. They are embedded as JSON in a data script, without characters that could end it, and the
+page's script only writes them as text. The page's content security policy only allows this script, by its hash.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def fleet_page(picture: FleetPicture) -> str:
         page,
         {
             "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
-            # A file's name may have bytes that are no UTF-8.
+            # A file name may contain bytes that are not UTF-8.
             "TITLE": escape(picture.title).encode(errors="replace").decode(),
             "STYLE": style,
             "DATA": embedded(compact(picture)),
@@ -46,7 +46,7 @@ def _filled(page: str, parts: Mapping[str, str]) -> str:
 
 
 def embedded(document: object) -> str:
-    """Return a document as JSON that is safe inside of a script element: ASCII, without `<`, `>` and `&`."""
+    """Return a document as JSON that is safe inside a script element: ASCII, without `<`, `>` and `&`."""
     text = json.dumps(document, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -57,13 +57,13 @@ def _asset(name: str) -> str:
 
 T = TypeVar("T", bound=Hashable)
 
-# An attribute with more values than this identifies single devices, unless there are few devices.
+# An attribute with more values than this identifies single devices, so it does not belong to their type.
 _SAME_ON_MANY: Final = 64
 _CHARACTERS_APART: Final = 200_000
 
 
 class _Numbered(Generic[T]):
-    """Values that are written once, by their number."""
+    """Numbers values, so that each is written only once."""
 
     def __init__(self) -> None:
         self._numbers: dict[T, int] = {}
@@ -76,7 +76,7 @@ class _Numbered(Generic[T]):
 
 
 def compact(picture: FleetPicture) -> dict[str, Any]:
-    """Return the picture as values that JSON has."""
+    """Return the picture as a compact JSON document, in which equal devices and nodes share an entry."""
     apart = _attributes_apart(picture.nodes)
     room = _CHARACTERS_APART
     types: _Numbered[tuple[Any, ...]] = _Numbered()
@@ -87,22 +87,22 @@ def compact(picture: FleetPicture) -> dict[str, Any]:
     left_out = False
     for node in picture.nodes:
         devices = []
-        own: dict[int, list[tuple[str, str]]] = {}
+        single: dict[int, list[tuple[str, str]]] = {}
         for index, device in enumerate(node.devices):
             numbers.setdefault(device.key, len(numbers))
             pool = device.key.pool if device.key.pool != node.name else 0
             devices.append((types.number(_type(device, apart)), device.key.device, pool))
-            mine = [(name, value) for name, value in device.attributes.items() if name in apart]
-            cost = sum(len(name) + len(value) + 8 for name, value in mine)
-            if mine and cost <= room:
-                own[index] = mine
+            attributes = [(name, value) for name, value in device.attributes.items() if name in apart]
+            cost = sum(len(name) + len(value) + 8 for name, value in attributes)
+            if attributes and cost <= room:
+                single[index] = attributes
                 room -= cost
-            left_out |= bool(mine) and index not in own
+            left_out |= bool(attributes) and index not in single
         layout = -1
         if node.layout is not None:
             layouts.append(_layout(node.layout))
             layout = len(layouts) - 1
-        nodes.append([node.name, kinds.number(tuple(devices)), layout, list(node.remarks), own])
+        nodes.append([node.name, kinds.number(tuple(devices)), layout, list(node.remarks), single])
     notes = list(picture.notes)
     if left_out:
         notes.append(f"to keep this page small, some devices are shown without {', '.join(sorted(apart))}")
@@ -117,7 +117,7 @@ def compact(picture: FleetPicture) -> dict[str, Any]:
         "layouts": layouts,
         "nodes": nodes,
         "moments": [_moment(moment, numbers, positions) for moment in picture.moments],
-        "waiting": [[each.name, list(each.claims), list(each.reasons)] for each in picture.waiting],
+        "waiting": [[pod.name, list(pod.claims), list(pod.reasons)] for pod in picture.waiting],
     }
 
 
@@ -148,7 +148,7 @@ def _layout(layout: Layout) -> list[Any]:
 
 def _box(box: Box) -> list[Any]:
     numa = -1 if box.numa is None else box.numa
-    inner = [_box(each) for each in box.boxes]
+    inner = [_box(inner_box) for inner_box in box.boxes]
     return [box.title, int(box.framed), numa, str(box.cpus), inner, [str(core) for core in box.cores]]
 
 
@@ -182,21 +182,21 @@ def _claim(
         for share in claim.shares
         if share.device in numbers
     ]
-    # A claim's pods are in its namespace.
-    own = claim.name.removeprefix(f"{namespace}/")
-    pods = [_beside(own, pod.removeprefix(f"{namespace}/")) for pod in claim.pods]
-    cpus = [[positions[node], each] for node, each in claim.cpus.items() if node in positions]
+    # A claim's pods are in its namespace, so they are written without it.
+    name = claim.name.removeprefix(f"{namespace}/")
+    pods = [_beside(name, pod.removeprefix(f"{namespace}/")) for pod in claim.pods]
+    cpus = [[positions[node], cpu_list] for node, cpu_list in claim.cpus.items() if node in positions]
     return _trimmed([claim.name, pods, shares, cpus, _seconds(claim.created), list(claim.remarks)])
 
 
 def _beside(claim: str, pod: str) -> list[Any]:
-    """Return a pod's name as what it has in common with the claim's, by its length, and the rest."""
+    """Return a pod's name as the length of the prefix that it shares with the claim's name, and the rest."""
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(claim, pod, strict=False)))
     return _trimmed([common, pod[common:]])
 
 
 def _seconds(time: str) -> int | str:
-    """Return a time as seconds since 1970; one in another form than the API's as it is."""
+    """Return a time as seconds since 1970; a time in another format than the API's is returned unchanged."""
     try:
         return int(datetime.fromisoformat(time).timestamp())
     except ValueError:
@@ -204,7 +204,7 @@ def _seconds(time: str) -> int | str:
 
 
 def _trimmed(values: list[Any]) -> list[Any]:
-    """Leave out what is empty at the end."""
+    """Remove empty values at the end."""
     while len(values) > 1 and not values[-1]:
         values.pop()
     return values

@@ -1,4 +1,4 @@
-"""Pictures of fleets and of single nodes, from what was published and what is held."""
+"""Makes pictures of fleets and single nodes, from published devices and the claims that hold them."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def fleet_picture(
     taken: str = "",
     ruled: RuledTaints = lambda _: (),
 ) -> FleetPicture:
-    """Return a picture of what slices publish and what claims hold of it at each moment.
+    """Return a picture of the published devices and the claims that hold them at each moment.
 
-    `unknown` has, by moment, the drivers for which it is unknown what claims hold.
+    `unknown` has the drivers whose holdings are unknown, by moment.
     """
-    what = published(slices, known or {}, layouts or {}, ruled)
-    what = with_unpublished(what, [claim for _, claims in moments for claim in claims])
+    fleet = published(slices, known or {}, layouts or {}, ruled)
+    fleet = with_unpublished(fleet, [claim for _, claims in moments for claim in claims])
     return FleetPicture(
         title,
-        what.nodes,
-        tuple(moment(name, what, claims, (unknown or {}).get(name, ())) for name, claims in moments),
+        fleet.nodes,
+        tuple(moment(name, fleet, claims, (unknown or {}).get(name, ())) for name, claims in moments),
         tuple(waiting),
         tuple(notes),
         tuple(facts),
@@ -65,10 +65,10 @@ def views_picture(
     notes: Sequence[str] = (),
     taken: str = "",
 ) -> FleetPicture:
-    """Return a picture of one node by what its drivers have at each moment; the last moment says what there is.
+    """Return a picture of one node from the views of its drivers at each moment; the last moment has the devices.
 
-    `shares` is what claims have by their allocation, by `<namespace>/<name>`: only drivers that share their devices by
-    amounts have on record how much of a device a claim has.
+    `shares` are the shares in the allocations of claims, by `<namespace>/<name>`. They are needed because only drivers
+    that share devices by amounts record the amounts.
     """
     latest = moments[-1][1]
     layout = next((view.layout for view in latest if view.layout is not None), None)
@@ -114,30 +114,30 @@ def _claims(
     for view in views:
         for holding in view.holdings:
             name = str(holding.claim)
-            mine = shares.setdefault(name, [])
+            claim_shares = shares.setdefault(name, [])
             pods[name] = tuple(dict.fromkeys((*pods.get(name, ()), *view.pods.get(name, ()))))
-            others = (f"is reserved for {each}" for each in view.others.get(name, ()))
+            others = (f"is reserved for {consumer}" for consumer in view.others.get(name, ()))
             remarks[name] = tuple(dict.fromkeys((*remarks.get(name, ()), *others)))
             if holding.cpus:
                 cpus[name] = ",".join(filter(None, (cpus.get(name), str(holding.cpus))))
             if view.layout is None:
-                known: dict[str, Mapping[str, Quantity]] = {
+                amounts: dict[str, Mapping[str, Quantity]] = {
                     share.device.device: share.consumed
                     for share in allocated.get(name, ())
                     if share.device.driver == view.driver
                 }
                 if view.by_amounts:
-                    # Several results of one device are several shares of an allocation; the record has their sum.
-                    known.update(held_amounts(holding, view))
-                keys = (DeviceKey(view.driver, node, device) for device in sorted(holding.names | known.keys()))
-                mine += (DeviceShare(key, known.get(key.device, {})) for key in keys)
-    for name, mine in shares.items():
-        held = {node: cpus[name]} if name in cpus else {}
-        yield FleetClaim(name, pods.get(name, ()), tuple(mine), held, remarks=remarks.get(name, ()))
+                    # An allocation may have several shares of one device; the record has their sum.
+                    amounts.update(held_amounts(holding, view))
+                keys = (DeviceKey(view.driver, node, device) for device in sorted(holding.names | amounts.keys()))
+                claim_shares += (DeviceShare(key, amounts.get(key.device, {})) for key in keys)
+    for name, claim_shares in shares.items():
+        by_node = {node: cpus[name]} if name in cpus else {}
+        yield FleetClaim(name, pods.get(name, ()), tuple(claim_shares), by_node, remarks=remarks.get(name, ()))
 
 
 def shares_of(allocation: AllocationResult | None) -> tuple[DeviceShare, ...]:
-    """Return what a claim has by its `status.allocation`."""
+    """Return the shares in the `status.allocation` of a claim."""
     return tuple(
         DeviceShare(
             DeviceKey(result.driver, result.pool, result.device),
@@ -148,32 +148,32 @@ def shares_of(allocation: AllocationResult | None) -> tuple[DeviceShare, ...]:
     )
 
 
-def moment(title: str, what: Published, claims: Iterable[FleetClaim], unknown: Collection[str] = ()) -> FleetMoment:
-    """Return how a fleet stands while these claims hold what they have; `unknown` as in `FleetMoment`."""
+def moment(title: str, fleet: Published, claims: Iterable[FleetClaim], unknown: Collection[str] = ()) -> FleetMoment:
+    """Return a fleet at the moment when these claims hold their devices; for `unknown`, see `FleetMoment`."""
     claims = tuple(claims)
     consumed: dict[DeviceKey, dict[str, Tally]] = {}
     for claim in claims:
         for share in claim.shares:
             if not share.admin:
-                # Of a shared device with an entry without amounts it is not known how much is left.
+                # An entry without amounts means that the free amount of a shared device is unknown.
                 amounts = consumed.setdefault(share.device, {})
                 for name, amount in share.consumed.items():
                     amounts[name] = amounts.get(name, 0) + amount.value
-    blocked = frozenset(_blocked(what, consumed.keys()))
+    blocked = frozenset(_blocked(fleet, consumed.keys()))
     fragmented = {
-        node.name: units for node in what.nodes if (units := tuple(_fragmented(node, what, consumed, unknown)))
+        node.name: units for node in fleet.nodes if (units := tuple(_fragmented(node, fleet, consumed, unknown)))
     }
     return FleetMoment(title, claims, blocked, frozenset(unknown), fragmented)
 
 
-def _blocked(what: Published, held: Iterable[DeviceKey]) -> Iterator[DeviceKey]:
-    remaining = {pool: dict(amounts) for pool, amounts in what.counters.items()}
+def _blocked(fleet: Published, held: Iterable[DeviceKey]) -> Iterator[DeviceKey]:
+    remaining = {pool: dict(amounts) for pool, amounts in fleet.counters.items()}
     held = set(held)
-    for key in held & what.draws.keys():
+    for key in held & fleet.draws.keys():
         pool = remaining.get(PoolKey(key.driver, key.pool), {})
-        for counter, amount in what.draws[key].items():
+        for counter, amount in fleet.draws[key].items():
             pool[counter] = pool.get(counter, 0) - amount
-    for key, draws in what.draws.items():
+    for key, draws in fleet.draws.items():
         pool = remaining.get(PoolKey(key.driver, key.pool), {})
         if key not in held and any(amount > pool.get(counter, 0) for counter, amount in draws.items()):
             yield key
@@ -181,7 +181,7 @@ def _blocked(what: Published, held: Iterable[DeviceKey]) -> Iterator[DeviceKey]:
 
 def _fragmented(
     node: FleetNode,
-    what: Published,
+    fleet: Published,
     consumed: Mapping[DeviceKey, Mapping[str, Tally]],
     unknown: Collection[str],
 ) -> Iterator[str]:
@@ -190,24 +190,24 @@ def _fragmented(
     free: dict[str, dict[int, Tally]] = defaultdict(dict)
     in_steps = _in_steps(node)
     for device in node.devices:
-        # Devices that draw on counters overlap: their number says nothing.
+        # Devices that draw on counters overlap, so they cannot be counted.
         is_counted = device.published and device.key.driver not in unknown
-        if device.numa is None or device.key in what.draws or not is_counted:
+        if device.numa is None or device.key in fleet.draws or not is_counted:
             continue
         for unit, amount, remaining in _amounts(device, consumed.get(device.key), in_steps):
             total[unit][device.numa] = total[unit].get(device.numa, 0) + amount
             free[unit][device.numa] = free[unit].get(device.numa, 0) + remaining
     for unit, boxes in total.items():
-        whole = min(boxes.values())
+        smallest = min(boxes.values())
         is_free = any(free[unit][numa] == amount for numa, amount in boxes.items())
-        if len(boxes) > 1 and not is_free and sum(free[unit].values()) >= whole:
+        if len(boxes) > 1 and not is_free and sum(free[unit].values()) >= smallest:
             yield unit
 
 
 def _in_steps(node: FleetNode) -> frozenset[str]:
-    """Return the units that devices of the node share out in different steps.
+    """Return the units with different steps on the node.
 
-    A share of one of them is of no use to who asks for the other, so they are not added up.
+    Capacity with one step cannot serve requests for the other, so the amounts must not be added up.
     """
     steps: dict[str, set[Quantity | None]] = defaultdict(set)
     for device in node.devices:
@@ -219,14 +219,14 @@ def _in_steps(node: FleetNode) -> frozenset[str]:
 def _amounts(
     device: FleetDevice, consumed: Mapping[str, Tally] | None, in_steps: Collection[str]
 ) -> Iterator[tuple[str, Tally, Tally]]:
-    """Unit, amount, and what is free of it."""
+    """Yield unit, total and free amount."""
     usable = not device.closed
     if not device.shared:
         yield device.key.driver, 1, int(usable and consumed is None)
         return
     for name, amount in device.capacity.items():
         plain = name.removeprefix(f"{device.key.driver}/")
-        taken = 0 if consumed is None else consumed.get(plain, amount.value)
-        remaining = max(0, amount.value - taken) if usable else 0
+        used = 0 if consumed is None else consumed.get(plain, amount.value)
+        remaining = max(0, amount.value - used) if usable else 0
         unit, step = device.unit(name), device.steps.get(name)
         yield f"{unit} in steps of {step}" if step and unit in in_steps else unit, amount.value, remaining

@@ -1,8 +1,8 @@
-"""A fleet, or a node, as an SVG picture: what the page shows, with every name in the picture.
+"""A fleet or a node as an SVG picture: the content of the page, with every name in the picture.
 
-Boxes, devices and cores have fixed places, held or free, so that two moments side by side have the same layout.
-States are never distinguished by color alone: held is filled, tainted is striped, blocked is dotted, and holders have
-letters beside their names.
+Boxes, devices and cores have fixed places, so that two moments side by side have the same layout. States are never
+distinguished by color alone: held is filled, tainted is striped, blocked is dotted, and holders have letters next to
+their names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dranode.show.picture.fleet import (
 
 _WIDTH: Final = 1180.0
 _MARGIN: Final = 20.0
-# Sentences are not broken into shorter lines than this.
+# Sentences are wrapped at this width or more.
 _LEAST: Final = 560.0
 _DEVICE: Final = 230.0
 _COLORS: Final = ("#20558f", "#a14d00", "#00735c", "#8a3a78", "#6b5d00", "#46515e")
@@ -57,17 +57,17 @@ def fleet_svg(picture: FleetPicture) -> str:
     head = [line_of(picture.title, size=18, style='font-weight="bold"')]
     if picture.taken:
         head.append(line_of(f"seen {picture.taken}", style=_MUTED))
-    # Beside each other only where a page has the room: in half of its width nobody could read them.
+    # Moments are side by side only if there is room; in half of the width they would be unreadable.
     drawn = flowing(panes, _WIDTH, 20)
-    waiting = [f"{each.name} waits: {reason}" for each in picture.waiting for reason in each.reasons[:1]]
+    waiting = [f"{pod.name} waits: {reason}" for pod in picture.waiting for reason in pod.reasons[:1]]
     sentences = (*waiting, *picture.facts, *picture.notes)
-    rest = [wrapped(sentence, max(drawn.width, _LEAST), _MUTED) for sentence in sentences]
-    whole = stacked([*head, _legend(), drawn, *rest], 8)
-    wide, high = whole.width + 2 * _MARGIN, whole.height + 2 * _MARGIN
+    texts = [wrapped(sentence, max(drawn.width, _LEAST), _MUTED) for sentence in sentences]
+    drawing = stacked([*head, _legend(), drawn, *texts], 8)
+    wide, high = drawing.width + 2 * _MARGIN, drawing.height + 2 * _MARGIN
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide:g}" height="{high:g}" viewBox="0 0 {wide:g} {high:g}" '
         f'font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" fill="#191c20">{_STRIPES}'
-        f'<rect width="{wide:g}" height="{high:g}" fill="#ffffff"/>{whole.at(_MARGIN, _MARGIN)}</svg>\n'
+        f'<rect width="{wide:g}" height="{high:g}" fill="#ffffff"/>{drawing.at(_MARGIN, _MARGIN)}</svg>\n'
     )
 
 
@@ -85,20 +85,20 @@ def _legend() -> Piece:
 
 
 class _NodeDrawing:
-    """One node at one moment; letters of claims are the same at all moments."""
+    """One node at one moment; claims have the same letters at all moments."""
 
     def __init__(self, node: FleetNode, moments: Iterable[FleetMoment], moment: FleetMoment) -> None:
         moments = tuple(moments)
         self._node = node
         self._moment = moment
-        self._ever_fragmented = any(node.name in each.fragmented for each in moments)
-        own = {device.key for device in node.devices}
+        self._ever_fragmented = any(node.name in other.fragmented for other in moments)
+        keys = {device.key for device in node.devices}
         self._shares: dict[DeviceKey, list[tuple[FleetClaim, DeviceShare]]] = {}
         for claim in moment.claims:
             for share in claim.shares:
-                if share.device in own and not share.admin:
+                if share.device in keys and not share.admin:
                     self._shares.setdefault(share.device, []).append((claim, share))
-        names = sorted({claim.name for each in moments for claim in each.claims if _is_on(claim, node, own)})
+        names = sorted({claim.name for other in moments for claim in other.claims if _is_on(claim, node, keys)})
         self._rank = {name: rank for rank, name in enumerate(names)}
         self._cpus = {
             claim.name: CPUSet.parse(claim.cpus[node.name]) for claim in moment.claims if node.name in claim.cpus
@@ -115,7 +115,7 @@ class _NodeDrawing:
         node = self._node
         facts = [node.layout.title, *node.layout.facts] if node.layout is not None else []
         facts += node.remarks
-        if self._ever_fragmented:  # the line has its room at each moment
+        if self._ever_fragmented:  # every moment reserves the line, so that the layouts match
             pieces = ", ".join(self._moment.fragmented.get(node.name, ()))
             facts.append(f"fragmented: {pieces}" if pieces else "")
         lines = [line_of(shortened(fact, width - 40), style=_MUTED) for fact in facts]
@@ -124,7 +124,7 @@ class _NodeDrawing:
         for device in node.devices:
             by_numa.setdefault(device.numa, []).append(device)
         drawn = self._boxes(boxes, by_numa, width - 30)
-        for numa in sorted(by_numa, key=lambda each: (each is None, each or 0)):
+        for numa in sorted(by_numa, key=lambda number: (number is None, number or 0)):
             title = "NUMA node unknown" if numa is None else f"NUMA {numa}"
             drawn.append(framed_piece(title, self._devices(by_numa[numa]), _FRAME))
         if not drawn:
@@ -140,15 +140,17 @@ class _NodeDrawing:
                 pieces.append(self._row(box, width))
                 continue
             inner = self._boxes(box.boxes, by_numa, width - 16)
-            arrange = flowing(inner, width - 16) if any(each.framed for each in box.boxes) else stacked(inner)
-            here = by_numa.pop(box.numa, []) if box.numa is not None else []
-            pieces.append(framed_piece(box.title, stacked([arrange, *([self._devices(here)] if here else [])]), _FRAME))
+            arrange = flowing(inner, width - 16) if any(inner_box.framed for inner_box in box.boxes) else stacked(inner)
+            devices = by_numa.pop(box.numa, []) if box.numa is not None else []
+            pieces.append(
+                framed_piece(box.title, stacked([arrange, *([self._devices(devices)] if devices else [])]), _FRAME)
+            )
         return pieces
 
     def _row(self, box: Box, width: float) -> Piece:
         cells = [self._core(core) for core in box.cores]
         label = line_of(box.title.ljust(2), size=11, style=_MUTED)
-        # In as many columns as make a square: a cache of 8 cores is 3 rows, not a line across the page.
+        # About as many columns as rows, so a cache with 8 cores has 3 rows instead of a line across the page.
         columns = max(1, round(len(cells) ** 0.5))
         room = min(width - label.width - 8, columns * (self._core_width + 3))
         return beside([label, flowing(cells, room, 3)], 6)
@@ -191,7 +193,7 @@ class _NodeDrawing:
     def _state(self, device: FleetDevice) -> str:
         blocked = "blocked" if device.key in self._moment.blocked else "free"
         if device.key.driver in self._moment.unknown:
-            blocked = "who holds it is not known"
+            blocked = "holder unknown"
         return f"{blocked}, tainted: {device.taints[0]}" if device.taints else blocked
 
     def _key(self, name: str, rank: int) -> Piece:
@@ -221,12 +223,12 @@ def _cores(box: Box) -> Iterator[CPUSet]:
         yield from _cores(inner)
 
 
-def _is_on(claim: FleetClaim, node: FleetNode, own: set[DeviceKey]) -> bool:
-    return node.name in claim.cpus or any(share.device in own and not share.admin for share in claim.shares)
+def _is_on(claim: FleetClaim, node: FleetNode, keys: set[DeviceKey]) -> bool:
+    return node.name in claim.cpus or any(share.device in keys and not share.admin for share in claim.shares)
 
 
 def _fraction(device: FleetDevice, share: DeviceShare, sharers: int) -> float:
-    """Return how much of a device a share is; where that is unknown, the sharers have equal parts."""
+    """Return the fraction of a device in a share; if it is unknown, all sharers have equal parts."""
     if not device.shared or not share.consumed:
         return 1 / sharers
     parts = [
@@ -240,7 +242,7 @@ def _totals(device: FleetDevice) -> Mapping[str, Tally]:
     return {name.removeprefix(domain): amount.value for name, amount in device.capacity.items() if amount.value}
 
 
-# No font is shipped, and none is measured: wide enough for the fonts that people have.
+# The width of a character per font size. No font is embedded or measured, so this has to fit common fonts.
 CHARACTER: Final = 0.62
 _PAD: Final = 8.0
 _TITLE: Final = 20.0
@@ -265,19 +267,19 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 def text_at(words: str, x: float, y: float, *, size: float = 12, style: str = "") -> str:
-    """Return a text whose line begins at a point."""
+    """Return a text that starts at a point."""
     return (
         f'<text x="{x:g}" y="{y:g}" font-size="{size:g}"{style and f" {style}"}>{escape(printable_xml(words))}</text>'
     )
 
 
 def printable_xml(words: str) -> str:
-    """Return a text without the characters that XML does not have, which names from documents may hold."""
-    return "".join(each if each.isprintable() else "\ufffd" for each in words)
+    """Return a text without characters that XML does not allow; names in documents may contain them."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in words)
 
 
 def shortened(words: str, width: float, size: float = 12) -> str:
-    """Return a text that fits a width, cut in its middle where it does not: names differ at their ends."""
+    """Return a text that fits a width, shortened in the middle if needed, because names differ at their ends."""
     most = max(4, int(width / (CHARACTER * size)))
     if len(words) <= most:
         return words
@@ -296,15 +298,15 @@ def line_of(words: str, *, size: float = 12, style: str = "") -> Piece:
 
 
 def wrapped(words: str, width: float, style: str) -> Piece:
-    """Return a text in as many lines as fit a width, broken between words where it can be."""
+    """Return a text wrapped to a width, between words if possible."""
     most = max(20, int(width / (CHARACTER * 12)))
-    # Names are not broken at their hyphens; one that is longer than a line is.
+    # Names are not broken at hyphens, only if they are longer than a line.
     lines = wrap(words, most, break_on_hyphens=False)
     return stacked([line_of(line, style=style) for line in lines], 0)
 
 
 def stacked(pieces: Iterable[Piece], gap: float = 4) -> Piece:
-    """Return pieces one under another."""
+    """Return pieces below each other."""
     svg: list[str] = []
     width = y = 0.0
     for piece in pieces:
@@ -326,7 +328,7 @@ def beside(pieces: Iterable[Piece], gap: float = 8) -> Piece:
 
 
 def flowing(pieces: Sequence[Piece], width: float, gap: float = 8) -> Piece:
-    """Return pieces in rows of equal columns that fit the width; at least one a row."""
+    """Return pieces in rows of equal columns that fit the width, at least one per row."""
     widest = max((piece.width for piece in pieces), default=0.0)
     columns = max(1, int((width + gap) // (widest + gap))) if widest else 1
     rows = [

@@ -1,8 +1,8 @@
-"""A node for a terminal: packages and NUMA nodes as frames, caches as rows, physical cores as cells, devices as lines.
+"""A node on a terminal: packages and NUMA nodes are frames, caches rows, physical cores cells, and devices lines.
 
-A cell lists a core's threads and the letter of the claim that holds them; with a letter a thread where they differ.
-From `_MAP_FROM` CPUs on a core is one character and the row says which CPUs it shows. Letters have their room whether
-anything is held or not, so that a node looks the same before and after.
+A cell shows a core's threads and the letter of the claim that holds them, or a letter per thread if they differ. With
+`_MAP_FROM` CPUs or more, a core is one character, and the row names its CPUs. Room for letters is always reserved, so
+that a node has the same layout before and after.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from dranode.show.picture.node import NodePicture, PlacedDevice
 
 _MAP_FROM: Final = 257
 _MAX_PER_ROW: Final = 64
-# More devices of one driver in one box than this are counted instead.
+# If a driver has more devices than this in a box, the rest is only counted.
 _MAX_LINES: Final = 12
 _LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase
 _COLORS: Final = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _FREE, _MANY, _MIXED = "·", "#", "+"
 _ISOLATED: Final = "~"
 _TAINTED: Final = "!"
-# So many holders of a shared device have their letter; of more there is a sign.
+# How many holders of a shared device are shown by letter; more are shown by a sign.
 _SHARERS: Final = 4
 
 
 def node_text(picture: NodePicture, width: int, *, marked: bool = True) -> tuple[BlockLine, ...]:
-    """Draw a node and who holds what of it.
+    """Draw a node with the claims that hold its CPUs and devices.
 
     Args:
         picture: the node.
-        width: columns to draw in; a cell that is wider than that is not cut.
-        marked: whether cells have room for letters, held or not.
+        width: the available columns; wider cells are not cut.
+        marked: whether cells have room for letters, even if nothing is held.
 
     Returns:
-        Lines of text with styles in rich's words; without the styles the picture says the same. Empty if there is
-        nothing to draw.
+        Lines of text with rich's styles, which are not needed to understand the picture. Empty if there is nothing to
+        draw.
     """
     if picture.layout is None and not picture.devices:
         return ()
@@ -56,7 +56,7 @@ def _cost(block: Block, width: int) -> tuple[bool, int, int]:
 
 
 class _Drawing:
-    """One picture being made: the letters of the holders, and the boxes with the devices in them."""
+    """The state of drawing one picture: the letters of the holders, and the boxes with their devices."""
 
     def __init__(self, picture: NodePicture, *, marked: bool) -> None:
         self._layout = picture.layout or Layout("", ())
@@ -80,11 +80,11 @@ class _Drawing:
 
     @property
     def rows_to_try(self) -> Sequence[int]:
-        """Return how many cells a row could have: the numbers that divide the largest row into so many."""
+        """Return the numbers of cells per row to try: those that divide the largest row evenly."""
         return sorted({min(_MAX_PER_ROW, -(-self._most // rows)) for rows in range(1, self._most + 1)})
 
     def heading(self) -> Iterator[BlockLine]:
-        """Return what the node is, and what is odd about it."""
+        """Yield the title of the node, its facts and warnings."""
         title = self._layout.title or _devices_alone(len(self._picture.devices))
         yield ((title, "bold"),)
         if self._layout.facts:
@@ -93,7 +93,7 @@ class _Drawing:
             yield (("warning: ", "yellow"), (warning, ""))
 
     def body(self, width: int, per_row: int) -> Block:
-        """The frames and rows, with so many cells a row at most, and below them what is in no NUMA node."""
+        """Return the frames and rows with at most `per_row` cells, and below them the devices without a NUMA node."""
         homeless = [device for device in self._picture.devices if device.numa is None]
         blocks = [self._inside(self._boxes, set(self._has_place), width, per_row)] if self._boxes else []
         if homeless:
@@ -101,12 +101,12 @@ class _Drawing:
         return stack(blocks)
 
     def legend(self, width: int) -> Iterator[BlockLine]:
-        """Return what the letters and signs mean."""
+        """Yield the meaning of the letters and signs."""
         for rank, claim in enumerate(self._claims):
             cpus = self._picture.cpus.get(claim)
             devices = ", ".join(device.name for device in self._picture.devices if claim in device.holders)
-            what = "; ".join(filter(None, (str(cpus) if cpus else "", devices)))
-            yield ((self._letter(rank), _color(rank)), (f" {claim}  ", ""), (what, "dim"))
+            holdings = "; ".join(filter(None, (str(cpus) if cpus else "", devices)))
+            yield ((self._letter(rank), _color(rank)), (f" {claim}  ", ""), (holdings, "dim"))
         free = self._cpus - CPUSet.union(self._picture.cpus.values())
         if self._claims and free:
             yield ((_FREE, ""), (" free  ", ""), (str(free), "dim"))
@@ -120,17 +120,17 @@ class _Drawing:
                 yield ((f"{_TAINTED} {device.name}", ""), (f" is tainted: {', '.join(device.taints)}", "dim"))
 
     def _inside(self, boxes: Iterable[Box], places: set[int | None], width: int, per_row: int) -> Block:
-        """Boxes side by side; `places` are the NUMA nodes whose devices are not drawn yet."""
+        """Return boxes side by side; `places` are the NUMA nodes whose devices are not drawn yet."""
         frames: list[tuple[str, Block]] = []
         rows: list[Block] = []
         for box in boxes:
             if not box.framed:
                 rows.append(self._row(box, per_row))
                 continue
-            here = [device for device in self._picture.devices if box.numa in places and device.numa == box.numa]
+            devices = [device for device in self._picture.devices if box.numa in places and device.numa == box.numa]
             places.discard(box.numa)
             content = self._inside(box.boxes, places, width - 4, per_row)
-            frames.append((box.title, stack([content, self._devices(here)])))
+            frames.append((box.title, stack([content, self._devices(devices)])))
         return flow([*framed(frames), *([stack(rows)] if rows else [])], width)
 
     def _row(self, box: Box, per_row: int) -> Block:
@@ -169,7 +169,7 @@ class _Drawing:
         by_driver: dict[str, list[PlacedDevice]] = {}
         for device in devices:
             by_driver.setdefault(device.driver, []).append(device)
-        return Block(tuple(line for each in by_driver.values() for line in self._device_lines(each)))
+        return Block(tuple(line for of_driver in by_driver.values() for line in self._device_lines(of_driver)))
 
     def _device_lines(self, devices: Sequence[PlacedDevice]) -> Iterator[BlockLine]:
         shown = devices if len(devices) <= _MAX_LINES else devices[: _MAX_LINES - 1]
@@ -184,9 +184,9 @@ class _Drawing:
             part = f" {device.part.rjust(self._part_width)} " if self._part_width else ""
             yield ((_name(device), style), (" " * missing, ""), (part, ""), *marks, (" " * (room - len(marks)), ""))
         if len(shown) < len(devices):
-            rest = devices[len(shown) :]
-            held = sum(bool(device.holders) for device in rest)
-            yield ((f"+{len(rest)} of {rest[0].driver}, {held} held", "dim"),)
+            hidden = devices[len(shown) :]
+            held = sum(bool(device.holders) for device in hidden)
+            yield ((f"+{len(hidden)} of {hidden[0].driver}, {held} held", "dim"),)
 
     def _letter(self, rank: int | None) -> str:
         if rank is None:
@@ -203,10 +203,10 @@ def _name(device: PlacedDevice) -> str:
 
 
 def _with_boxes_for(boxes: tuple[Box, ...], devices: Iterable[PlacedDevice]) -> tuple[Box, ...]:
-    """The boxes, and one for each NUMA node of a device that has none among them."""
+    """Add a box for each NUMA node that has devices but no box."""
     known = {box.numa for box in _all(boxes)}
-    others = sorted({device.numa for device in devices if device.numa is not None} - known)
-    return (*boxes, *(Box(f"NUMA {numa}", CPUSet(), framed=True, numa=numa) for numa in others))
+    missing = sorted({device.numa for device in devices if device.numa is not None} - known)
+    return (*boxes, *(Box(f"NUMA {numa}", CPUSet(), framed=True, numa=numa) for numa in missing))
 
 
 def _all(boxes: Iterable[Box]) -> Iterator[Box]:
@@ -223,7 +223,7 @@ def _color(rank: int | None) -> str:
     return "" if rank is None else f"bold {_COLORS[rank % len(_COLORS)]}"
 
 
-Span: TypeAlias = tuple[str, str]  # text and style, in rich's words; "" is plain
+Span: TypeAlias = tuple[str, str]  # a text and rich's style for it; "" is plain
 BlockLine: TypeAlias = tuple[Span, ...]
 
 _FRAME: Final = "dim"
@@ -231,28 +231,28 @@ _GAP: Final = 1
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Lines that are as wide as the widest of them, once they are set beside something."""
+    """Lines of text; next to another block, each is padded to the widest."""
 
     lines: tuple[BlockLine, ...]
 
     @property
     def width(self) -> int:
-        """Columns of the widest line."""
+        """Return the columns of the widest line."""
         return max((length(line) for line in self.lines), default=0)
 
 
 def length(line: BlockLine) -> int:
-    """Columns of a line; every character here is one column wide."""
+    """Return the columns of a line, assuming that every character is one column wide."""
     return sum(len(text) for text, _ in line)
 
 
 def stack(blocks: Iterable[Block]) -> Block:
-    """Blocks one under another."""
+    """Return blocks below each other."""
     return Block(tuple(line for block in blocks for line in block.lines))
 
 
 def flow(blocks: Sequence[Block], width: int) -> Block:
-    """Blocks side by side, in rows of equal columns that fit the width; at least one a row."""
+    """Return blocks side by side, in rows of equal columns that fit the width, at least one per row."""
     widest = max((block.width for block in blocks), default=0)
     columns = max(1, (width + _GAP) // (widest + _GAP))
     rows = [blocks[start : start + columns] for start in range(0, len(blocks), columns)]
@@ -260,7 +260,7 @@ def flow(blocks: Sequence[Block], width: int) -> Block:
 
 
 def framed(titled: Sequence[tuple[str, Block]]) -> list[Block]:
-    """Blocks in frames of equal width, each with its title."""
+    """Return blocks in frames of equal width, each with its title."""
     inner = max((max(block.width, len(title) + 2) for title, block in titled), default=0)
     return [_framed(title, block, inner) for title, block in titled]
 

@@ -85,7 +85,7 @@ _TYPES: Final = {
 
 @dataclass(slots=True)
 class Checked:
-    """The checker's findings.
+    """The result of the checker.
 
     Attributes:
         types: of each node.
@@ -102,7 +102,7 @@ class Checked:
 
     @property
     def result(self) -> CELType:
-        """The type of the whole."""
+        """Return the type of the whole expression."""
         return self.types[self.tree]
 
 
@@ -119,7 +119,7 @@ def device_fields(known: KnownToCEL) -> Mapping[str, CELType]:
 
 
 def checked_tree(tree: Expr, known: KnownToCEL) -> Checked:
-    """The types of the tree.
+    """Return the types of the nodes of a tree.
 
     Raises:
         CELCompileError: something is not declared, or is called with other types than it takes.
@@ -179,7 +179,7 @@ class _Checker:
         return kind
 
     def _lookup(self, node: Expr, name: str) -> CELType | None:
-        """The type of a name, which variables of loops may hide; since cel-go 0.29 a dot before it leads past them."""
+        """Return the type of a name. Loop variables may hide it; since cel-go 0.29 a leading dot ignores them."""
         plain = name.removeprefix(".")
         first = plain.partition(".")[0]
         hides = next((scope for scope in reversed(self.scopes) if first in scope), None)
@@ -253,7 +253,7 @@ class _Checker:
         return self._resolved(node, overloads)
 
     def _take_namespace(self, node: CallExpr) -> None:
-        """`a.b(c)` may be the function a.b."""
+        """Return the type of `a.b(c)` if `a.b` is the name of a function."""
         prefix = dotted_name(node.target) if node.target is not None else None
         if prefix is not None and f"{prefix}.{node.function}".removeprefix(".") in self.functions:
             node.function = f"{prefix}.{node.function}".removeprefix(".")
@@ -261,23 +261,23 @@ class _Checker:
 
     def _resolved(self, node: CallExpr, overloads: Sequence[Overload]) -> CELType:
         arguments = [node.target, *node.arguments] if node.target is not None else node.arguments
-        kinds = tuple(self.checked.types[one] for one in arguments)
+        kinds = tuple(self.checked.types[argument] for argument in arguments)
         result: CELType | None = None
         fitting: list[Overload] = []
         for overload in overloads:
             if overload.member != (node.target is not None):
                 continue
             fresh = Substitutions()
-            for one in sorted(overload.variables, key=lambda kind: kind.name):
-                fresh.all_fit((self._variable(),), (one,))
-            parameters = tuple(fresh.applied(one) for one in overload.parameters)
+            for type_variable in sorted(overload.variables, key=lambda kind: kind.name):
+                fresh.all_fit((self._variable(),), (type_variable,))
+            parameters = tuple(fresh.applied(parameter) for parameter in overload.parameters)
             if not self.known.all_fit(kinds, parameters):
                 continue
             fitting.append(overload)
-            given = self.known.applied(fresh.applied(overload.result))
+            resolved = self.known.applied(fresh.applied(overload.result))
             if result is None:
-                result = given
-            elif not is_dyn(result) and given != result:
+                result = resolved
+            elif not is_dyn(result) and resolved != result:
                 result = DYN
         if result is None:
             shown = ", ".join(str(self.known.applied(kind, last=True)) for kind in kinds)
@@ -370,13 +370,13 @@ class _Checker:
         return {node.variable: one, node.variable2: two} if node.variable2 else {node.variable: one}
 
     def _assert(self, node: Expr, kind: CELType) -> None:
-        given = self.check(node)
-        if not self.known.fits(kind, given):
-            raise CELCompileError(f"expected type '{kind}' but found '{given}'")
+        actual = self.check(node)
+        if not self.known.fits(kind, actual):
+            raise CELCompileError(f"expected type '{kind}' but found '{actual}'")
 
 
 def dotted_name(node: Expr) -> str | None:
-    """`a.b.c` of a chain of selections."""
+    """Return `a.b.c` for a chain of selections."""
     names: list[str] = []
     while isinstance(node, Select) and not node.test_only:
         names.append(node.field)
@@ -387,7 +387,7 @@ def dotted_name(node: Expr) -> str | None:
 
 
 def text_of(node: Expr) -> str:
-    """The text of a literal."""
+    """Return the text of a literal."""
     value: Any = node.value if isinstance(node, Literal) else None
     return str(value)
 
@@ -396,7 +396,7 @@ _READERS: dict[str, Any] = {"duration": to_duration, "timestamp": to_timestamp, 
 
 
 def check_literals(checked: Checked) -> None:
-    """Look at the literals.
+    """Check the literals.
 
     Raises:
         CELCompileError: one cannot be what it is used as, or a list or map has literals of different types.
@@ -410,8 +410,8 @@ def check_literals(checked: Checked) -> None:
             kinds = [_kind(checked, one, optional=at in node.optional) for at, one in enumerate(node.elements)]
             _check_alike(kinds)
         elif isinstance(node, MapLiteral):
-            _check_alike([checked.types[one.key] for one in node.entries])
-            _check_alike([_entry_kind(checked, one) for one in node.entries])
+            _check_alike([checked.types[entry.key] for entry in node.entries])
+            _check_alike([_entry_kind(checked, entry) for entry in node.entries])
 
 
 def _check_literal(call: CallExpr) -> None:
@@ -440,7 +440,7 @@ def _check_format(checked: Checked, call: CallExpr) -> None:
 
 
 def _outside_of_format(node: Expr) -> Iterator[Expr]:
-    """The nodes that are not part of a call of format(), which takes values of any types."""
+    """Yield the nodes that are not arguments of format(), which takes values of any type."""
     todo = [node]
     while todo:
         node = todo.pop()

@@ -40,10 +40,10 @@ ORDERED_KINDS: Final = (
     "string",
     "bytes",
 )
-"""The kinds of elements by which cel-go sorts lists, as the names of its overloads have them."""
+"""The element types of lists that cel-go can sort, as written in the names of its overloads."""
 
 Cost: TypeAlias = Callable[[Sequence[Any], Any], int]
-"""The cost of a call, from its arguments and its result; what failed stands there as None."""
+"""Computes the cost of a call from its arguments and its result; None stands for one that failed."""
 
 _OF_ONE_VALUE: Final = (QuantityValue, IPValue, CIDRValue, FormatValue, URLValue, SemverValue)
 
@@ -103,7 +103,7 @@ def _result_twice(_: Sequence[Any], result: Any) -> int:
 
 
 def _in_proportion(number: int, factor: float = TRAVERSAL) -> Cost:
-    """The cost grows with the size of one argument."""
+    """Return a cost that is proportional to the size of one argument."""
     return lambda arguments, _: _scaled(actual_size(arguments[number]), factor)
 
 
@@ -143,7 +143,7 @@ def _contains_cidr(arguments: Sequence[Any], _: Any) -> int:
 
 
 def _parsed_too(cost: Cost) -> Cost:
-    """The second argument is written as text, which is parsed first."""
+    """Return the cost of a call whose second argument is text that has to be parsed first."""
     return lambda arguments, _: cost(arguments, None) + _scaled(_size(arguments[1]), TRAVERSAL)
 
 
@@ -152,7 +152,7 @@ def _traversal(arguments: Sequence[Any], _: Any) -> int:
 
 
 def _traversed(value: Any, before: int) -> int:
-    """The cost to look at all of a value, in which lists may be shared; not more than the limit, by far."""
+    """Return the cost of visiting a whole value. Lists may be shared in it, so the count stops above the limit."""
     if before > LIMIT:
         raise CELCancelledError("operation cancelled: actual cost limit exceeded")
     if isinstance(value, str):
@@ -184,7 +184,7 @@ def _flattened(arguments: Sequence[Any], _: Any) -> int:
 
 
 def _compared_pairs(number: int) -> Cost:
-    """Each element of a list is compared with each other one."""
+    """Return the cost of comparing each element of a list with every other one."""
 
     def cost(arguments: Sequence[Any], _: Any) -> int:
         values = arguments[number]

@@ -16,7 +16,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class KnownToCEL:
-    """The declarations that differ. The scheduler, which reads what is stored, knows more than the API server lets in.
+    """The declarations that differ. The scheduler reads stored objects, so it knows more than the API server admits.
 
     Attributes:
         lists: attributes can be lists, so that whatever can be done with any value compiles.
@@ -234,7 +234,7 @@ FORMATS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """One way to call a function.
+    """An overload of a function.
 
     Attributes:
         function: its name.
@@ -250,8 +250,8 @@ class Overload:
 
     @property
     def variables(self) -> frozenset[CELType]:
-        """The variables of its types."""
-        return frozenset(one for kind in (*self.parameters, self.result) for one in _variables(kind))
+        """Return the type variables of its parameters and its result."""
+        return frozenset(variable for kind in (*self.parameters, self.result) for variable in _variables(kind))
 
 
 @cache
@@ -288,7 +288,7 @@ def _written() -> Iterator[Overload]:
 
 
 def _split(parameters: str) -> list[str]:
-    """The parameters between commas that are in no brackets."""
+    """Return the parameters, split at the commas outside brackets."""
     parts, depth = [""], 0
     for character in parameters:
         depth += (character == "(") - (character == ")")
@@ -328,7 +328,7 @@ def _formats() -> Iterator[Overload]:
 
 
 class TypeKind(Enum):
-    """The kinds of types. ANY and DYN are two, as some rules ask for one of them."""
+    """The kinds of types. ANY and DYN are different, because some rules apply to only one of them."""
 
     ANY = auto()
     BOOL = auto()
@@ -413,38 +413,38 @@ _NAMED: Final = {
 
 
 def list_of(element: CELType) -> CELType:
-    """A list."""
+    """Return the type of a list."""
     return CELType(TypeKind.LIST, "list", (element,))
 
 
 def map_of(key: CELType, value: CELType) -> CELType:
-    """A map."""
+    """Return the type of a map."""
     return CELType(TypeKind.MAP, "map", (key, value))
 
 
 def optional_of(value: CELType) -> CELType:
-    """An optional value."""
+    """Return the type of an optional value."""
     return CELType(TypeKind.OPAQUE, OPTIONAL, (value,))
 
 
 def type_of(kind: CELType) -> CELType:
-    """The type of a type."""
+    """Return the type of a type."""
     return CELType(TypeKind.TYPE, "type", (kind,))
 
 
 def variable(name: str) -> CELType:
-    """A type that is found out."""
+    """Return a type variable, which the checker resolves."""
     return CELType(TypeKind.VARIABLE, name)
 
 
 def type_from(text: str) -> CELType:
-    """The type that a declaration writes, such as `map(K, list(int))`; one letter is a variable."""
+    """Return the type for its text, such as `map(K, list(int))`; a single letter is a type variable."""
     words = iter([*_WORDS.findall(text), ""])
     return _parsed(next(words), words)[0]
 
 
 def _parsed(word: str, words: Iterator[str]) -> tuple[CELType, str]:
-    """The type that begins with `word`, and the word after it."""
+    """Return the type that begins with `word`, and the word after it."""
     after = next(words)
     parameters: list[CELType] = []
     if after == "(":
@@ -476,7 +476,7 @@ def unwrapped(kind: CELType) -> tuple[CELType, bool]:
 
 
 def most_general(first: CELType, second: CELType) -> CELType:
-    """Of two types that fit, the one that says less."""
+    """Return the more general of two types, one of which can stand for the other."""
     return first if _says_less(first, second) else second
 
 
@@ -494,21 +494,21 @@ def _says_less(first: CELType, second: CELType) -> bool:
 
 
 class Substitutions:
-    """The types of an expression's variables, as they have turned out."""
+    """The type variables of an expression and the types to which they are resolved so far."""
 
     def __init__(self) -> None:
-        """None is known."""
+        """Start with no variable resolved."""
         self._known: dict[CELType, CELType] = {}
 
     def applied(self, kind: CELType, *, last: bool = False) -> CELType:
-        """The type with what is known; `last` says that everything else can be anything."""
+        """Return a type with its variables replaced; with `last`, unresolved variables become DYN."""
         if kind in self._known:
             return self.applied(self._known[kind], last=last)
         if kind.kind is TypeKind.VARIABLE:
             return DYN if last else kind
         if not kind.parameters:
             return kind
-        parameters = tuple(self.applied(one, last=last) for one in kind.parameters)
+        parameters = tuple(self.applied(parameter, last=last) for parameter in kind.parameters)
         return CELType(kind.kind, kind.name, parameters, kind.nullable)
 
     def fits(self, needed: CELType, given: CELType) -> bool:
@@ -572,7 +572,7 @@ class Substitutions:
         if kind.kind is TypeKind.VARIABLE:
             known = self._known.get(kind)
             return known is None or self._independent(variable_, known)
-        return all(self._independent(variable_, one) for one in kind.parameters)
+        return all(self._independent(variable_, parameter) for parameter in kind.parameters)
 
 
 def _can_be_null(kind: CELType) -> bool:

@@ -1,4 +1,4 @@
-"""The greatest cost that an expression can have, which the API server bounds (cel-go: checker/cost.go).
+"""Estimates the greatest cost of an expression, which the API server limits (cel-go: checker/cost.go).
 
 Sizes are bounds; what is not known can be anything. What a device has is bounded by the API. Sources:
 k8s.io/dynamic-resource-allocation/cel/compile.go (sizes); for calls cel-go (checker/cost.go, ext/lists.go, ext/sets.go)
@@ -62,7 +62,7 @@ def greatest_cost(checked: Checked, known: KnownToCEL) -> int:
 
 
 def device_size(path: Path) -> Extent | None:
-    """The size of a part of a device; None of what is no such part."""
+    """Return the size of a part of a device; None for anything else."""
     match path:
         case ("device",):
             most = 0
@@ -87,7 +87,7 @@ def device_size(path: Path) -> Extent | None:
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """The sizes of what a list or map holds."""
+    """The sizes of the elements of a list, or of the keys and values of a map."""
 
     kind: TypeKind
     key: Extent
@@ -129,7 +129,7 @@ class _Estimator:
             case MapLiteral():
                 return self._map(node)
             case MessageLiteral():
-                return sum((self.cost(one.value) for one in node.fields), exactly(STRUCT))
+                return sum((self.cost(field.value) for field in node.fields), exactly(STRUCT))
             case Comprehension():
                 return self._bind(node) if node.binds else self._loop(node)
             case _:
@@ -156,7 +156,7 @@ class _Estimator:
             cost = self.cost(argument) + ONE
             self._copy(node, argument)
             return cost
-        # The target comes last: its cost depends on what the arguments have shown of sizes.
+        # Estimate the target last, because its cost depends on the sizes found in the arguments.
         costs = [self.cost(argument) for argument in node.arguments]
         operands = [self._operand(argument) for argument in node.arguments]
         total = NOTHING
@@ -185,7 +185,7 @@ class _Estimator:
         return None if inside is None else inside.value
 
     def _of_overload(self, node: CallExpr, overload: str, operands: list[Operand], costs: list[Extent]) -> Estimate:
-        """The cost of one overload with that of its arguments."""
+        """Return the cost of an overload, including that of its arguments."""
         match overload:
             case "logical_or" | "logical_and":
                 left, right = costs
@@ -203,7 +203,7 @@ class _Estimator:
         return Estimate(costs[0] + (costs[1] | costs[2]), operands[1].size | operands[2].size)
 
     def _join_entries(self, node: CallExpr, first: Expr, second: Expr) -> None:
-        """The node holds what either of two others holds."""
+        """Record that a node can have the elements of either of two others."""
         one, two = self._entries_of(first), self._entries_of(second)
         if one is not None and two is not None:
             self.entries[node] = one | two
@@ -244,15 +244,15 @@ class _Estimator:
         names = self._loop_variables(node)
         for name, variable in names.items():
             self._push(name, variable)
-        # The condition before the step: what it learns of sizes is known then.
-        each = self.cost(node.condition)
-        each = self.cost(node.step) + each
+        # Estimate the condition before the step, so that the step can use the sizes found there.
+        iteration = self.cost(node.condition)
+        iteration = self.cost(node.step) + iteration
         for name in names:
             self.variables[name].pop()
         cost += self.cost(node.result)
         self.variables[node.accumulator].pop()
         count = self.size(node.over) or UNKNOWN
-        cost += count * each
+        cost += count * iteration
         if isinstance(node.start, Literal):
             self._set_size(node, self.size(node.start))
         elif isinstance(node.start, (ListLiteral, MapLiteral)):
@@ -290,7 +290,7 @@ class _Estimator:
         known = self.variables.get(name)
         return known[-1] if known else None
 
-    # --- what is known of nodes ---
+    # --- facts about nodes ---
 
     def _path(self, node: Expr) -> Path:
         if isinstance(node, Ident):
@@ -359,25 +359,25 @@ MOST: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """From `least` to `most`: of a size, or of a cost."""
+    """A range from `least` to `most`, of a size or a cost."""
 
     least: int
     most: int
 
     def __add__(self, other: Extent) -> Extent:
-        """The bounds of a sum."""
+        """Return the bounds of the sum."""
         return Extent(min(self.least + other.least, MOST), min(self.most + other.most, MOST))
 
     def __mul__(self, other: Extent) -> Extent:
-        """The bounds of a product."""
+        """Return the bounds of the product."""
         return Extent(min(self.least * other.least, MOST), min(self.most * other.most, MOST))
 
     def __or__(self, other: Extent) -> Extent:
-        """The bounds of either."""
+        """Return the bounds that include both ranges."""
         return Extent(min(self.least, other.least), max(self.most, other.most))
 
     def scaled(self, factor: float) -> Extent:
-        """The bounds of a multiple, rounded up."""
+        """Return the bounds multiplied by a factor, rounded up."""
         return Extent(_scaled(self.least, factor), _scaled(self.most, factor))
 
 
@@ -387,7 +387,7 @@ def _scaled(number: int, factor: float) -> int:
 
 
 def exactly(number: int) -> Extent:
-    """One number."""
+    """Return a range of a single number."""
     return Extent(number, number)
 
 
@@ -398,7 +398,7 @@ ONE: Final = Extent(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The bounds of a cost, and of the size of the result if that is known."""
+    """The bounds of a cost, and of the size of the result if it is known."""
 
     cost: Extent
     size: Extent | None = None
@@ -437,7 +437,7 @@ class Operand:
 
 EstimateRule: TypeAlias = Callable[[Sequence[Operand]], Estimate]
 
-# MaxFormatSize and MaxNameFormatRegexSize of k8s.io/apiserver/pkg/cel: what a named format and its expression may have.
+# MaxFormatSize and MaxNameFormatRegexSize of k8s.io/apiserver/pkg/cel: the limits of a named format and its expression.
 _MAX_FORMAT: Final = 64
 _MAX_FORMAT_REGEX: Final = 128
 _MAX_INCLUDES: Final = 48
@@ -461,7 +461,7 @@ def _always(cost: Extent) -> EstimateRule:
 
 
 def _in_proportion(number: int, factor: float = TRAVERSAL) -> EstimateRule:
-    """The cost grows with the size of one operand."""
+    """Return a cost that is proportional to the size of one operand."""
     return lambda operands: Estimate(operands[number].size.scaled(factor))
 
 
@@ -484,7 +484,7 @@ def _flattened(operands: Sequence[Operand]) -> Estimate:
 
 
 def _compared_pairs(number: int, factor: float) -> EstimateRule:
-    """Each element of a list is compared with each other one."""
+    """Return the cost of comparing each element of a list with every other one."""
     return lambda operands: _allocating(factor, operands[number].size * operands[number].size)
 
 
@@ -615,7 +615,7 @@ def _smaller(operands: Sequence[Operand]) -> Estimate:
 
 
 def _contained(cost: Extent) -> EstimateRule:
-    """The second operand is written as text, which is parsed first."""
+    """Return the cost of a call whose second operand is text that has to be parsed first."""
     return lambda operands: Estimate(cost + operands[1].size.scaled(TRAVERSAL))
 
 

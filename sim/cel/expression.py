@@ -35,7 +35,7 @@ from dranode.sim.cel.syntax import (
 from dranode.sim.cel.values import SemverValue, UInt, begin, type_name
 
 AttributeName: TypeAlias = tuple[str, str]
-"""Domain and identifier; an empty domain stands for any."""
+"""Domain and identifier; an empty domain means any."""
 
 _INDEX: Final = ("_[_]", "_[?_]", "_?._")
 _HARMLESS: Final = ("driver", "capacity", "allowMultipleAllocations")
@@ -45,11 +45,11 @@ _WHOLE: Final = 3
 
 @lru_cache(maxsize=4096)
 def attributes_read(expression: str, declared: KnownToCEL) -> frozenset[AttributeName] | None:
-    """The attributes that an evaluation may read; None if it may be any, since they are not named one by one."""
+    """Return the attributes that an evaluation can read; None for any, because some names are not constant."""
     try:
         todo: list[Expr] = [parse(expression, escapes=declared.cel_go_29)]
     except CELCompileError:
-        return frozenset()  # it is never evaluated
+        return frozenset()  # an invalid expression is never evaluated
     read: set[AttributeName] = set()
     while todo:
         node = todo.pop()
@@ -81,7 +81,7 @@ def names_read(expression: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _path(node: Expr) -> tuple[str, ...] | None:
-    """The names by which a node takes something of the device; None if it takes nothing, or not by constant names."""
+    """Return the constant names by which a node selects a part of the device; None if it does not do so."""
     match node:
         case Ident(name="device"):
             return ()
@@ -95,7 +95,7 @@ def _path(node: Expr) -> tuple[str, ...] | None:
 
 
 def _membership(node: Expr) -> tuple[str, ...] | None:
-    """The path of `"name" in device.attributes["domain"]`."""
+    """Return the path of `"name" in device.attributes["domain"]`."""
     match node:
         case CallExpr(function="@in", arguments=[Literal(value=str(key)), operand]):
             before = _path(operand)
@@ -126,7 +126,7 @@ class CELProgram:
     _variables: int
 
     def evaluate(self, device: dict[str, Any]) -> tuple[Any, int]:
-        """The value for the variable `device`, and what it cost.
+        """Return the value for the variable `device`, and the cost of the evaluation.
 
         Raises:
             CELRuntimeError: there is none.
@@ -187,7 +187,7 @@ class Selector:
 
 @lru_cache(maxsize=4096)
 def compile_selector(expression: str, declared: KnownToCEL = _DEFAULT) -> Selector:
-    """The compiled expression, from a cache.
+    """Return the compiled expression, from a cache.
 
     Raises:
         CELCompileError: Kubernetes would refuse it.
@@ -196,7 +196,7 @@ def compile_selector(expression: str, declared: KnownToCEL = _DEFAULT) -> Select
 
 
 def compile_expression(expression: str, declared: KnownToCEL) -> CELProgram:
-    """The compiled expression, which evaluates to anything.
+    """Return a compiled expression whose result may have any type.
 
     Raises:
         CELCompileError: Kubernetes would refuse it.
@@ -234,7 +234,7 @@ def device_variables(driver: str, device: Device, *, lists: bool) -> dict[str, A
 
 
 def split_name(name: str, driver: str) -> tuple[str, str]:
-    """Domain and identifier of a qualified name; without a domain, the driver's."""
+    """Return domain and identifier of a qualified name; the driver is the default domain."""
     domain, slash, identifier = name.partition("/")
     return (domain, identifier) if slash else (driver, name)
 
@@ -290,7 +290,7 @@ class DerivedAttribute:
             )
 
     def of(self, driver: str, device: Device) -> DeviceAttribute:
-        """The attribute of the device.
+        """Return the attribute of the device.
 
         Raises:
             CELRuntimeError: the expression cannot be evaluated on this device, or its value is no attribute.
@@ -301,7 +301,7 @@ class DerivedAttribute:
 
 @lru_cache(maxsize=1024)
 def compile_attribute(expression: str, declared: KnownToCEL) -> DerivedAttribute:
-    """The compiled expression, from a cache.
+    """Return the compiled expression, from a cache.
 
     Raises:
         CELCompileError: Kubernetes would refuse it.
@@ -328,14 +328,16 @@ def _scalar_attribute(value: Any) -> DeviceAttribute:
 
 
 def _list_attribute(values: list[Any]) -> DeviceAttribute:
-    """A list is of the type of its first value; an empty one is a list of strings."""
+    """Return a list of the type of its first value; an empty one is a list of strings."""
     attributes = [_scalar_attribute(value) for value in values]
     kinds = {type(value) for value in values}
     if len(kinds) > 1:
         raise CELRuntimeError("the result is a list of different types, which no attribute can have")
     return DeviceAttribute(
-        ints=tuple(one.int_ for one in attributes if one.int_ is not None) or None,
-        bools=tuple(one.bool_ for one in attributes if one.bool_ is not None) or None,
-        versions=tuple(one.version for one in attributes if one.version is not None) or None,
-        strings=tuple(one.string for one in attributes if one.string is not None) if kinds <= {str} else None,
+        ints=tuple(attribute.int_ for attribute in attributes if attribute.int_ is not None) or None,
+        bools=tuple(attribute.bool_ for attribute in attributes if attribute.bool_ is not None) or None,
+        versions=tuple(attribute.version for attribute in attributes if attribute.version is not None) or None,
+        strings=tuple(attribute.string for attribute in attributes if attribute.string is not None)
+        if kinds <= {str}
+        else None,
     )

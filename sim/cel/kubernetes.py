@@ -1,4 +1,4 @@
-"""What Kubernetes adds to CEL: quantities, versions, addresses, networks, URLs, and formats of strings.
+"""The CEL functions of Kubernetes: quantities, versions, addresses, networks, URLs, and formats of strings.
 
 Sources: k8s.io/apimachinery/pkg/api/resource, blang/semver, k8s.io/apiserver/pkg/cel/library, Go's net/netip
 (addresses) and net/url.
@@ -48,13 +48,13 @@ def quantity_from(text: str) -> QuantityValue:
     Raises:
         ValueError: `text` is none.
     """
-    found = _PARTS.fullmatch(text)
-    if found is None or not text:
+    parts = _PARTS.fullmatch(text)
+    if parts is None or not text:
         raise ValueError(f'"{text}" is not a quantity such as 4, 500m or 16Gi')
-    # Kubernetes takes a suffix alone for nothing of it.
-    bare = _is_suffix(found[3]) and not set(text.removesuffix(found[3])) & set("0123456789")
-    number = Fraction(Quantity(f"0{found[3]}" if bare else text).value)
-    whole, part, suffix = found[1] or "0", found[2] or "", found[3]
+    # Kubernetes reads a suffix without a number as 0.
+    bare = _is_suffix(parts[3]) and not set(text.removesuffix(parts[3])) & set("0123456789")
+    number = Fraction(Quantity(f"0{parts[3]}" if bare else text).value)
+    whole, part, suffix = parts[1] or "0", parts[2] or "", parts[3]
     scale = _scale(whole, part, suffix)
     if scale is not None and abs(int(whole + part)) in INT64 and _unscaled(number, scale) is not None:
         return QuantityValue(number, scale)
@@ -69,7 +69,7 @@ def _is_suffix(text: str) -> bool:
 
 
 def _scale(whole: str, part: str, suffix: str) -> int | None:
-    """The power of ten of the short form; None if there is only the long one."""
+    """Return the power of ten of the short form; None if there is only the long form."""
     if suffix in _BINARIES:
         exponent = _BINARIES[suffix]
         short = not part and 15 - len(whole) - int(exponent * 3 / 10) - 1 >= 0
@@ -80,7 +80,7 @@ def _scale(whole: str, part: str, suffix: str) -> int | None:
 
 
 def _unscaled(number: Fraction, scale: int) -> int | None:
-    """The number in units of that power of ten, if it is whole and fits."""
+    """Return the number in units of that power of ten, if it is whole and fits."""
     units = number / Fraction(10) ** scale
     return units.numerator if units.denominator == 1 and units.numerator in INT64 else None
 
@@ -91,46 +91,46 @@ def is_integer(quantity: QuantityValue) -> bool:
 
 
 def as_integer(quantity: QuantityValue) -> int:
-    """The whole number."""
+    """Return the quantity as an integer."""
     if not is_integer(quantity):
         raise ValueError("cannot convert value to integer")
     return quantity.number.numerator
 
 
 def as_float(quantity: QuantityValue) -> float:
-    """The nearest double, with the errors of a multiplication."""
+    """Return the quantity as a double, with the rounding error of Go's multiplication."""
     scale = _NANO if quantity.scale is None else quantity.scale
     return float(int(quantity.number / Fraction(10) ** scale)) * 10.0**scale if scale else float(quantity.number)
 
 
 def sign(quantity: QuantityValue) -> int:
-    """-1, 0 or 1."""
+    """Return -1, 0 or 1."""
     return (quantity.number > 0) - (quantity.number < 0)
 
 
 def quantity_sum(quantity: QuantityValue, other: QuantityValue | int) -> QuantityValue:
-    """The sum."""
-    given = other if isinstance(other, QuantityValue) else QuantityValue(Fraction(other), 0)
-    total = quantity.number + given.number
-    if quantity.scale is None or given.scale is None:
+    """Return the sum."""
+    operand = other if isinstance(other, QuantityValue) else QuantityValue(Fraction(other), 0)
+    total = quantity.number + operand.number
+    if quantity.scale is None or operand.scale is None:
         return QuantityValue(total, None, computed=True)
-    if not quantity.number or not given.number:
-        kept = quantity if not given.number else given
-        return replace(kept, computed=True)
-    scale = min(quantity.scale, given.scale)
-    fits = all(_unscaled(one, scale) is not None for one in (quantity.number, given.number, total))
+    if not quantity.number or not operand.number:
+        unchanged = quantity if not operand.number else operand
+        return replace(unchanged, computed=True)
+    scale = min(quantity.scale, operand.scale)
+    fits = all(_unscaled(amount, scale) is not None for amount in (quantity.number, operand.number, total))
     return QuantityValue(total, scale if fits else None, computed=True)
 
 
 def quantity_difference(quantity: QuantityValue, other: QuantityValue | int) -> QuantityValue:
-    """The difference."""
-    given = other if isinstance(other, QuantityValue) else QuantityValue(Fraction(other), 0)
-    return quantity_sum(quantity, replace(given, number=-given.number))
+    """Return the difference."""
+    operand = other if isinstance(other, QuantityValue) else QuantityValue(Fraction(other), 0)
+    return quantity_sum(quantity, replace(operand, number=-operand.number))
 
 
 @lru_cache(maxsize=4096)
 def semver_from(text: str, normalize: bool = False) -> SemverValue:  # noqa: FBT001, FBT002 - CEL's positional argument
-    """The version 2.0.0, or a loosely written one if it is normalized.
+    """Return a version such as 2.0.0; with `normalize`, also one that is written loosely.
 
     Raises:
         ValueError: `text` is none.
@@ -145,10 +145,10 @@ def semver_from(text: str, normalize: bool = False) -> SemverValue:  # noqa: FBT
 
 
 def order(left: QuantityValue | SemverValue, right: QuantityValue | SemverValue) -> int:
-    """-1, 0 or 1 of two quantities or two versions."""
-    one = left.number if isinstance(left, QuantityValue) else left.key
-    two = right.number if isinstance(right, QuantityValue) else right.key
-    return int(one > two) - int(one < two)
+    """Return -1, 0 or 1 for two quantities or two versions."""
+    first = left.number if isinstance(left, QuantityValue) else left.key
+    second = right.number if isinstance(right, QuantityValue) else right.key
+    return int(first > second) - int(first < second)
 
 
 def can_read(read: Callable[..., object]) -> Callable[..., bool]:
@@ -178,7 +178,7 @@ _VALID_PATH: Final = re.compile(r"[A-Za-z0-9\-_.~$&+,/:;=@!'()*\[\]%]*")
 
 
 def ip_from(text: str) -> IPValue:
-    """An address without a zone that is no IPv4 address in IPv6 clothes.
+    """Return an address. It must have no zone and not be an IPv4-mapped IPv6 address.
 
     Raises:
         ValueError: `text` is none.
@@ -194,7 +194,7 @@ def _address(text: str) -> Address:
 
 
 def cidr_from(text: str) -> CIDRValue:
-    """A network with a prefix length; bits beyond it may be set.
+    """Return a network with a prefix length; bits beyond it may be set.
 
     Raises:
         ValueError: `text` is none.
@@ -211,7 +211,7 @@ def is_canonical(text: str) -> bool:
 
 
 def address_of(value: str | CIDRValue) -> IPValue:
-    """`ip(text)` or the address of a network."""
+    """Return `ip(text)`, or the address of a network."""
     return IPValue(value.network.ip) if isinstance(value, CIDRValue) else ip_from(value)
 
 
@@ -232,7 +232,7 @@ def contains_cidr(cidr: CIDRValue, other: CIDRValue | str) -> bool:
 
 
 def masked(cidr: CIDRValue) -> CIDRValue:
-    """The network without the bits beyond its prefix."""
+    """Return the network without the bits beyond its prefix."""
     network = cidr.network.network
     return CIDRValue(ipaddress.ip_interface(str(network)))
 
@@ -251,7 +251,7 @@ def is_link_local_multicast(ip: IPValue) -> bool:
 
 
 def url_from(text: str) -> URLValue:
-    """The parts of an absolute URI or an absolute path.
+    """Return the parts of an absolute URI or an absolute path.
 
     Raises:
         ValueError: `text` is none.
@@ -313,14 +313,14 @@ def _name_and_port(text: str, host: str) -> tuple[str, str]:
 
 
 def _escaped(path: str) -> str:
-    """The path as Go writes it: as it is if that is one way to write it."""
+    """Return the escaped path as Go does: unchanged if it is a valid encoding."""
     if _VALID_PATH.fullmatch(path):
         return path
-    return "".join(chr(one) if one in _PLAIN else f"%{one:02X}" for one in _unescaped(path))
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in _unescaped(path))
 
 
 def _unescaped(text: str) -> bytes:
-    """The bytes of a text in which `%41` stands for A."""
+    """Return the bytes of a text, decoding escapes such as `%41` for A."""
     parts = _ESCAPE.split(text)
     return b"".join(bytes.fromhex(part) if index % 2 else part.encode() for index, part in enumerate(parts))
 
@@ -334,7 +334,7 @@ def host_and_port(url: URLValue) -> tuple[str, str]:
 
 
 def query(url: URLValue) -> dict[str, list[str]]:
-    """The values of each key; what cannot be read is left out."""
+    """Return the values of each key; invalid pairs are left out."""
     values: dict[str, list[str]] = {}
     for part in url.query.split("&"):
         if not part or ";" in part or _BAD_ESCAPE.search(part):
@@ -389,12 +389,12 @@ _MAX_SUBDOMAIN: Final = 253
 
 
 def format_named(name: str) -> OptionalValue:
-    """The format of that name."""
+    """Return the format with a name, if there is one."""
     return OptionalValue(format_of(name), present=True) if name in FORMATS else NONE
 
 
 def format_of(name: str) -> FormatValue:
-    """A format of the table."""
+    """Return a format for the table."""
     return FormatValue(name, FORMATS[name][1])
 
 
@@ -419,7 +419,7 @@ def _too_long(text: str, longest: int) -> list[str]:
 
 
 def _prefix(check: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """The same of what something is appended to: a dash at the end is fine."""
+    """Return the same check for a name prefix, which may end in a dash."""
 
     def problems(text: str) -> list[str]:
         return check(f"{text[:-2]}a" if len(text) > 1 and text.endswith("-") else text)
@@ -459,14 +459,9 @@ def _is_date(text: str) -> bool:
 
 def _is_datetime(text: str) -> bool:
     day, letter, rest = text.lower().partition("t")
-    found = _TIME.fullmatch(rest)
+    time = _TIME.fullmatch(rest)
     return (
-        bool(letter)
-        and _is_date(day)
-        and found is not None
-        and found[1] <= "23"
-        and found[2] <= "59"
-        and found[3] <= "59"
+        bool(letter) and _is_date(day) and time is not None and time[1] <= "23" and time[2] <= "59" and time[3] <= "59"
     )
 
 

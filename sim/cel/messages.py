@@ -1,4 +1,4 @@
-"""The messages of `google.protobuf` that cel-go knows: their fields, and the values that they stand for.
+"""The messages of `google.protobuf` in cel-go: their fields, and the CEL values to which they are converted.
 
 Source: cel-go (common/types: provider.go, pb/type.go, ConvertToNative of each value), protobuf's well-known types.
 Where several members of `google.protobuf.Value` are set, Go takes any of them, and this module the last.
@@ -56,9 +56,9 @@ from dranode.sim.cel.values import (
     type_name,
 )
 
-# Whole numbers that a double has exactly; JSON has others as text.
+# The integers that a double represents exactly. Others become text in JSON.
 _SAFE: Final = range(-(1 << 53) + 1, 1 << 53)
-# So many bytes that become text count as an element.
+# The number of bytes converted to text that count as one element.
 _BYTES_LOOKED_AT: Final = 20
 _GO_NAMES: Final = ("values", "Values")
 
@@ -66,20 +66,20 @@ Convert = Callable[[Any], Any]
 
 
 def plain(kind: type, allowed: range | None = None) -> Convert:
-    """A conversion that keeps values of that type and no other, within the range."""
+    """Return a conversion that accepts only values of a type, within a range."""
 
     def stored(value: Any) -> Any:
-        given = optional_contents(value)
+        content = optional_contents(value)
         # A range looks one by one for what is no plain integer.
-        if type(given) is not kind or (isinstance(given, int) and allowed and int(given) not in allowed):
-            raise _no_conversion(given, kind.__name__)
-        return given
+        if type(content) is not kind or (isinstance(content, int) and allowed and int(content) not in allowed):
+            raise _no_conversion(content, kind.__name__)
+        return content
 
     return stored
 
 
 def optional_contents(value: Any) -> Any:
-    """The value within optional values."""
+    """Return the value inside nested optional values."""
     while type(value) is OptionalValue:
         if not value.present:
             raise ValueError("optional.none() dereference")
@@ -110,7 +110,7 @@ double_value: Final = plain(float)
 
 
 def single_value(value: Any) -> float:
-    """The nearest number of 32 bits."""
+    """Return the nearest 32-bit number."""
     number = double_value(value)
     try:
         return float(struct.unpack("f", struct.pack("f", number))[0])
@@ -119,15 +119,15 @@ def single_value(value: Any) -> float:
 
 
 def json_list(value: Any) -> list[Any]:
-    """A list of JSON."""
+    """Return a list of JSON values."""
     if not isinstance(value, list):
         raise _no_conversion(value, "google.protobuf.ListValue")
     look_at(len(value))
-    return [json_value(one) for one in value]
+    return [json_value(element) for element in value]
 
 
 def json_object(value: Any) -> dict[Any, Any]:
-    """A JSON object."""
+    """Return a JSON object."""
     if not isinstance(value, dict):
         raise _no_conversion(value, "google.protobuf.Struct")
     look_at(len(value))
@@ -143,7 +143,7 @@ def list_or_fields(value: Any) -> list[Any]:
 
 
 def json_value(value: Any) -> Any:
-    """The value as JSON has it, which a message keeps in its place.
+    """Return the JSON form of a value, which a message stores instead of it.
 
     Raises:
         ValueError: JSON has none.
@@ -209,7 +209,7 @@ class MessageKind:
     value: Callable[[Mapping[str, Any]], Any]
 
     def made(self, given: Mapping[str, Any]) -> Any:
-        """The value of a message with these fields.
+        """Return the value of a message with these fields.
 
         Raises:
             ValueError: a field cannot keep its value, or there is no such value.
@@ -217,11 +217,11 @@ class MessageKind:
         return self.value({name: self.fields[name].kept(value) for name, value in given.items()})
 
 
-# --- what messages stand for ---
+# --- values of messages ---
 
 
 def _duration(given: Mapping[str, Any]) -> Duration:
-    """A duration that is too long is the longest one."""
+    """Return a duration; one that is too long becomes the longest."""
     seconds = given.get("seconds", 0)
     total = seconds * SECOND + given.get("nanos", 0)
     if seconds * SECOND in INT64 and total in INT64:
@@ -247,7 +247,7 @@ def _unknown(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _any(given: Mapping[str, Any], depth: int = 0) -> Any:
-    """The message within.
+    """Return the message inside.
 
     Raises:
         CELCancelledError: messages nest too deeply.
@@ -270,7 +270,7 @@ def _any(given: Mapping[str, Any], depth: int = 0) -> Any:
 
 
 def _contents(message: Any, depth: int) -> Any:
-    """The value that a message of protobuf's library stands for."""
+    """Return the CEL value of a message of the protobuf library."""
     match message:
         case any_pb2.Any():
             result: Any = _any({"type_url": message.type_url, "value": message.value}, depth + 1)

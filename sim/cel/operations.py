@@ -50,7 +50,7 @@ from dranode.sim.cel.values import (
 
 
 def add(left: Any, right: Any) -> Any:
-    """`left + right`."""
+    """Return `left + right`."""
     if isinstance(left, list) and isinstance(right, list):
         return _joined(left, right)
     if isinstance(left, (Timestamp, Duration)) and isinstance(right, (Timestamp, Duration)):
@@ -77,14 +77,14 @@ def _added_times(left: Timestamp | Duration, right: Timestamp | Duration) -> Tim
     if isinstance(left, Timestamp) and isinstance(right, Timestamp):
         raise no_overload("_+_", left, right)
     total = left.nanoseconds + right.nanoseconds
-    for one in (left, right):
-        if isinstance(one, Timestamp):
-            return timestamp(total, one.offset)
+    for operand in (left, right):
+        if isinstance(operand, Timestamp):
+            return timestamp(total, operand.offset)
     return duration(total)
 
 
 def subtract(left: Any, right: Any) -> Any:
-    """`left - right`."""
+    """Return `left - right`."""
     if isinstance(left, Timestamp) and isinstance(right, Duration):
         return timestamp(left.nanoseconds + duration(-right.nanoseconds).nanoseconds, left.offset)
     if type(left) is not type(right):
@@ -97,14 +97,14 @@ def subtract(left: Any, right: Any) -> Any:
 
 
 def multiply(left: Any, right: Any) -> Any:
-    """`left * right`."""
+    """Return `left * right`."""
     if type(left) is not type(right):
         raise no_overload("_*_", left, right)
     return _number("_*_", left, lambda: left * right)
 
 
 def divide(left: Any, right: Any) -> Any:
-    """`left / right`, of integers without the fraction."""
+    """Return `left / right`, truncated for integers."""
     if type(left) is not type(right):
         raise no_overload("_/_", left, right)
     if type(left) is float:
@@ -117,7 +117,7 @@ def divide(left: Any, right: Any) -> Any:
 
 
 def modulo(left: Any, right: Any) -> Any:
-    """`left % right`, with the sign of `left`."""
+    """Return `left % right`, with the sign of `left`."""
     if type(left) is not type(right) or type(left) is float:
         raise no_overload("_%_", left, right)
     return _number("_%_", left, lambda: left - right * _quotient(left, right, "modulus"))
@@ -131,7 +131,7 @@ def _quotient(left: int, right: int, verb: str) -> int:
 
 
 def _number(name: str, like: Any, compute: Callable[[], Any]) -> Any:
-    """The result as a number of the type of `like`."""
+    """Return the result as a number of the type of `like`."""
     kind = type(like)
     if kind is float:
         try:
@@ -147,30 +147,30 @@ def _number(name: str, like: Any, compute: Callable[[], Any]) -> Any:
 
 
 def negate(value: Any) -> Any:
-    """`-value`."""
+    """Return `-value`."""
     if type(value) is UInt:
         raise no_overload("-_", value)
     return _number("-_", value, lambda: -value)
 
 
 def negation(value: Any) -> bool:
-    """`!value`."""
+    """Return `!value`."""
     if type(value) is not bool:
         raise no_overload("!_", value)
     return not value
 
 
 def is_in(value: Any, container: Any) -> bool:
-    """`value in container`."""
+    """Return `value in container`."""
     if isinstance(container, list):
-        return any(are_equal(value, one) for one in container)
+        return any(are_equal(value, element) for element in container)
     if isinstance(container, dict):
         return map_value(container, value) is not MISSING
     raise no_overload("@in", value, container)
 
 
 def size_of(value: Any) -> int:
-    """`size(value)`."""
+    """Return `size(value)`."""
     known = None if isinstance(value, (IPValue, CIDRValue)) else size(value)
     if known is None:
         raise no_overload("size", value)
@@ -178,13 +178,13 @@ def size_of(value: Any) -> int:
 
 
 def inserted(entries: dict[Any, Any], key: Any, value: Any = MISSING) -> dict[Any, Any]:
-    """A map with one more entry, or with those of another map, none of which is there."""
+    """Return a map with one more entry, or with those of another map. No key may exist already."""
     target = entries if type(entries) is MutableMap else dict(entries)
     new = key.items() if value is MISSING else [(map_key(key), value)]
-    for one, given in new:
-        if one in target:
-            raise ValueError(f"insert failed: key {one} already exists")
-        target[one] = given
+    for new_key, new_value in new:
+        if new_key in target:
+            raise ValueError(f"insert failed: key {new_key} already exists")
+        target[new_key] = new_value
     return target
 
 
@@ -216,7 +216,7 @@ _ZEROES: Final[dict[str, Any]] = {"int": 0, "uint": UInt(0), "double": 0.0, "goo
 
 def contains(values: list[Any], value: Any) -> bool:
     """Return whether the value is in the list."""
-    return any(are_equal(value, one) for one in values)
+    return any(are_equal(value, element) for element in values)
 
 
 def is_sorted(values: list[Any]) -> bool:
@@ -225,7 +225,7 @@ def is_sorted(values: list[Any]) -> bool:
 
 
 def _ordered(values: list[Any]) -> list[Any]:
-    """Values that can be compared at all."""
+    """Return the values after checking that they can be compared."""
     for value in values:
         if type_name(value) not in ("int", "uint", "double"):
             compare(value, value)
@@ -233,12 +233,12 @@ def _ordered(values: list[Any]) -> list[Any]:
 
 
 def greatest(values: list[Any]) -> Any:
-    """The first of the greatest values."""
+    """Return the first of the greatest values."""
     return _extreme("max", values, 1)
 
 
 def least(values: list[Any]) -> Any:
-    """The first of the least values."""
+    """Return the first of the least values."""
     return _extreme("min", values, -1)
 
 
@@ -250,12 +250,12 @@ def _extreme(name: str, values: list[Any], better: int) -> Any:
         try:
             best = value if compare(value, best) == better else best
         except ValueError:
-            continue  # an error is no preference
+            continue  # values that cannot be compared do not change the result
     return best
 
 
 def total(values: list[Any]) -> Any:
-    """The sum, of nothing 0."""
+    """Return the sum; 0 for an empty list."""
     if not values:
         return 0
     result = _ZEROES[type_name(values[0])]
@@ -276,11 +276,13 @@ def last_index(values: list[Any], value: Any) -> int:
 
 def includes(target: Any, value: Any) -> bool:
     """Return whether the target is the value, or a list with it (KEP-5491)."""
-    return any(are_equal(one, value) for one in target) if isinstance(target, list) else are_equal(target, value)
+    return (
+        any(are_equal(element, value) for element in target) if isinstance(target, list) else are_equal(target, value)
+    )
 
 
 def includes_bounded(target: Any, value: Any) -> bool:
-    """The same, in 1.36: of no list that is longer than an attribute can be."""
+    """Do the same in 1.36, which refuses lists longer than an attribute can be."""
     values = target if isinstance(target, list) else [target]
     for index, one in enumerate(values):
         if index >= _MAX_INCLUDES:
@@ -295,7 +297,7 @@ _COMPARED: Final = cmp_to_key(compare)
 
 
 def slice_of(values: list[Any], start: int, end: int) -> list[Any]:
-    """The elements from `start` to before `end`."""
+    """Return the elements from `start` to before `end`."""
     if start < 0 or end < 0:
         raise ValueError(f"cannot slice({start}, {end}), negative indexes not supported")
     if start > end:
@@ -306,7 +308,7 @@ def slice_of(values: list[Any], start: int, end: int) -> list[Any]:
 
 
 def flatten(values: list[Any], depth: int = 1) -> list[Any]:
-    """The elements of lists in lists, to this depth."""
+    """Return the elements of nested lists, to a depth."""
     if depth < 0:
         raise ValueError("level must be non-negative")
     flat: list[Any] = []
@@ -320,7 +322,7 @@ def flatten(values: list[Any], depth: int = 1) -> list[Any]:
 
 
 def sort_by(values: list[Any], keys: list[Any]) -> list[Any]:
-    """The values in the order of their keys."""
+    """Return the values in the order of their keys."""
     if len(values) != len(keys):
         raise ValueError(
             f"expected a list of the same size as the keys, but got {len(values)} and {len(keys)} elements"
@@ -336,17 +338,17 @@ def sort_by(values: list[Any], keys: list[Any]) -> list[Any]:
 
 
 def distinct(values: list[Any]) -> list[Any]:
-    """The values without those that were there before."""
+    """Return the values without duplicates."""
     _check_pairs(2 * len(values) ** 2)
     unique: list[Any] = []
     for value in values:
-        if not any(are_equal(value, one) for one in unique):
+        if not any(are_equal(value, kept) for kept in unique):
             unique.append(value)
     return unique
 
 
 def range_of(count: int, *, bounded: bool) -> list[int]:
-    """The numbers from 0 to before `count`.
+    """Return the numbers from 0 to before `count`.
 
     Raises:
         ValueError: the count is negative or too large, where that is `bounded`.
@@ -361,7 +363,7 @@ def range_of(count: int, *, bounded: bool) -> list[int]:
 
 
 def _check_pairs(count: int) -> None:
-    """Refuse before it is done what Kubernetes refuses after: to compare so many elements with each other."""
+    """Refuse to compare too many elements with each other, before it is done; Kubernetes refuses it afterwards."""
     if count > LIMIT:
         raise CELCancelledError("operation cancelled: actual cost limit exceeded")
 
@@ -369,7 +371,7 @@ def _check_pairs(count: int) -> None:
 def set_contains(values: list[Any], others: list[Any]) -> bool:
     """Return whether all others are in the list."""
     _check_pairs(len(values) * len(others))
-    return all(contains(values, one) for one in others)
+    return all(contains(values, element) for element in others)
 
 
 def set_equivalent(values: list[Any], others: list[Any]) -> bool:
@@ -380,7 +382,7 @@ def set_equivalent(values: list[Any], others: list[Any]) -> bool:
 def set_intersects(values: list[Any], others: list[Any]) -> bool:
     """Return whether one is in both lists."""
     _check_pairs(len(values) * len(others))
-    return any(contains(others, one) for one in values)
+    return any(contains(others, element) for element in values)
 
 
 # The functions by name. The checker has checked the types of their arguments.
@@ -416,9 +418,9 @@ def _value(optional: OptionalValue) -> Any:
 
 
 def _unwrapped(values: list[Any]) -> list[Any]:
-    if not all(isinstance(one, OptionalValue) for one in values):
+    if not all(isinstance(element, OptionalValue) for element in values):
         raise ValueError("a value of the list is not optional")
-    return [one.value for one in values if one.present]
+    return [element.value for element in values if element.present]
 
 
 def _by_kind(of_text: Code, of_list: Code) -> Code:
@@ -516,7 +518,7 @@ _FUNCTIONS: Final[dict[str, Code]] = {
     "format.named": kubernetes.format_named,
     "validate": kubernetes.problems_of,
 }
-# Operators and conversions say themselves which values they take.
+# Operators and conversions check the types of their values themselves.
 UNGUARDED: Final = frozenset({*OPERATORS, *CONVERSIONS, "includes"} - {"cel.@mapInsert"})
 
 

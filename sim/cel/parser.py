@@ -65,7 +65,7 @@ _LARGEST: Final = 0x10FFFF
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A word: its kind (`name`, `int`, `sign` ... or `end`), its text, and where it begins, in characters."""
+    """A token: its kind (`name`, `int`, `sign` ... or `end`), its text, and its offset in characters."""
 
     kind: str
     text: str
@@ -73,25 +73,25 @@ class Token:
 
 
 def tokens(source: str) -> Iterator[Token]:
-    """The words of the source, without spaces and comments, and the end.
+    """Return the tokens of the source, without spaces and comments, and the end.
 
     Raises:
         CELCompileError: something is none.
     """
     position = 0
     while position < len(source):
-        found = _TOKEN.match(source, position)
-        if found is None:
+        match = _TOKEN.match(source, position)
+        if match is None:
             raise CELCompileError(f"Syntax error: token recognition error at: {source[position : position + 10]!r}")
-        if found.lastgroup != "space":
-            kind = "sign" if found.lastgroup == "name" and found[0] == "in" else found.lastgroup or ""
-            yield Token(kind, found[0], position)
-        position = found.end()
+        if match.lastgroup != "space":
+            kind = "sign" if match.lastgroup == "name" and match[0] == "in" else match.lastgroup or ""
+            yield Token(kind, match[0], position)
+        position = match.end()
     yield Token("end", "<EOF>", position)
 
 
 def string_of(text: str) -> str:
-    """The value of a string literal.
+    """Return the value of a string literal.
 
     Raises:
         CELCompileError: it has the code of no character.
@@ -101,7 +101,7 @@ def string_of(text: str) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """The value of a bytes literal, in which escapes of numbers are bytes and everything else is UTF-8.
+    """Return the value of a bytes literal: numeric escapes are bytes, and everything else is UTF-8.
 
     Raises:
         CELCompileError: it has an escape of a character's code.
@@ -111,9 +111,9 @@ def bytes_of(text: str) -> bytes:
         return body.encode()
     parts: list[bytes] = []
     end = 0
-    for found in _ESCAPES.finditer(body):
-        parts += (body[end : found.start()].encode(), _byte(found[0]))
-        end = found.end()
+    for escape in _ESCAPES.finditer(body):
+        parts += (body[end : escape.start()].encode(), _byte(escape[0]))
+        end = escape.end()
     return b"".join((*parts, body[end:].encode()))
 
 
@@ -154,7 +154,7 @@ _FORBIDDEN: Final = (ACCUMULATOR, "__result__")
 
 
 def expanded(node: Expr) -> Expr:
-    """The tree with loops in the places of macros.
+    """Return the tree with macros replaced by loops.
 
     Raises:
         CELCompileError: a macro has other arguments than it takes.
@@ -163,14 +163,16 @@ def expanded(node: Expr) -> Expr:
         case Select():
             node.operand = expanded(node.operand)
         case ListLiteral():
-            node.elements = [expanded(one) for one in node.elements]
+            node.elements = [expanded(element) for element in node.elements]
         case MapLiteral():
-            node.entries = [MapEntry(expanded(one.key), expanded(one.value), one.optional) for one in node.entries]
+            node.entries = [
+                MapEntry(expanded(entry.key), expanded(entry.value), entry.optional) for entry in node.entries
+            ]
         case MessageLiteral():
-            node.fields = [MapEntry(one.key, expanded(one.value), one.optional) for one in node.fields]
+            node.fields = [MapEntry(field.key, expanded(field.value), field.optional) for field in node.fields]
         case CallExpr():
             node.target = None if node.target is None else expanded(node.target)
-            node.arguments = [expanded(one) for one in node.arguments]
+            node.arguments = [expanded(argument) for argument in node.arguments]
             return _called(node) or node
     return node
 
@@ -211,12 +213,12 @@ def _variables(nodes: Sequence[Expr]) -> tuple[str, str | None]:
 def _loop(  # noqa: PLR0917 - in the order in which they run
     over: Expr, variables: Sequence[Expr], start: Expr, condition: Expr, step: Expr, result: Expr
 ) -> Expr:
-    one, two = _variables(variables)
-    return Comprehension(over, one, two, ACCUMULATOR, start, condition, step, result)
+    first, second = _variables(variables)
+    return Comprehension(over, first, second, ACCUMULATOR, start, condition, step, result)
 
 
 def _bound(name: str, value: Expr, result: Expr) -> Expr:
-    """`result`, in which `name` is `value`."""
+    """Return `result` with the variable `name` bound to `value`."""
     return Comprehension(ListLiteral([]), UNUSED, None, name, value, Literal(value=False), Ident(name), result)
 
 
@@ -308,7 +310,7 @@ def _if_present(macro: str, target: Expr, arguments: list[Expr], then: Callable[
     name, result = arguments
     if not isinstance(name, Ident):
         raise CELCompileError(f"{macro}() variable name must be a simple identifier")
-    value = CallExpr("value", [], deepcopy(target))  # what is learned of a node is kept by its identity
+    value = CallExpr("value", [], deepcopy(target))  # facts about nodes are stored by identity, so copy it
     present = CallExpr("hasValue", [], target)
     return CallExpr("_?_:_", [present, then(_bound(name.name, value, result)), CallExpr("optional.none", [])])
 
@@ -353,7 +355,7 @@ _RESERVED: Final = frozenset(
 
 
 def parse(source: str, *, escapes: bool) -> Expr:
-    """The syntax tree of the source, in which macros are expanded; `escapes`: names can stand in backticks.
+    """Return the syntax tree of the source with macros expanded; with `escapes`, names may be in backticks.
 
     Raises:
         CELCompileError: the source is no expression.
@@ -492,7 +494,7 @@ class _Parser:
         return CallExpr(name, self._arguments()) if self.took("(") else Ident(name)
 
     def _message_name(self, start: int) -> str | None:
-        """The name of the message that begins here, whose brace is then taken."""
+        """Return the name of the message that begins here, and consume its brace."""
         at = start
         while self.words[at].kind == "name" and self.words[at].text not in _CONSTANTS:
             after = self.words[at + 1]
@@ -545,7 +547,7 @@ class _Parser:
         return fields
 
     def _take_comma_before(self, sign: str) -> None:
-        """Take the comma that alone may stand between two brackets."""
+        """Skip a comma directly before a closing sign."""
         self.at += self.next.text == "," and self.words[self.at + 1].text == sign
 
     def _arguments(self) -> list[Expr]:

@@ -125,7 +125,7 @@ class _Planner:
         return presence_of(attribute) if node.test_only else attribute_of(attribute)
 
     def _index(self, node: CallExpr, *, optional: bool) -> Planned:
-        operand, index = (self.plan(one) for one in node.arguments)
+        operand, index = (self.plan(argument) for argument in node.arguments)
         attribute = as_attribute(operand)
         if index.constant is not MISSING:
             if type(index.constant) not in (str, int, UInt, bool, float):
@@ -141,14 +141,14 @@ class _Planner:
     def _call(self, node: CallExpr) -> Planned:  # noqa: PLR0911 - one for each kind
         match node.function:
             case "_&&_" | "_||_":
-                left, right = (self.plan(one).run for one in node.arguments)
+                left, right = (self.plan(argument).run for argument in node.arguments)
                 return Planned(logic(left, right, ends=node.function == "_||_"))
             case "_?_:_":
-                condition, then, otherwise = (self.plan(one) for one in node.arguments)
+                condition, then, otherwise = (self.plan(argument) for argument in node.arguments)
                 choice = (condition.run, as_attribute(then), as_attribute(otherwise))
                 return attribute_of(Attribute(None, choice=choice))
             case "_==_" | "_!=_":
-                left, right = (self.plan(one).run for one in node.arguments)
+                left, right = (self.plan(argument).run for argument in node.arguments)
                 return Planned(equality_of(left, right, negated=node.function == "_!=_"))
             case "_[_]":
                 return self._index(node, optional=False)
@@ -157,7 +157,7 @@ class _Planner:
             case "@not_strictly_false":
                 return Planned(not_strictly_false(self.plan(node.arguments[0]).run))
         arguments = [*([node.target] if node.target is not None else []), *node.arguments]
-        operands = [self.plan(one) for one in arguments]
+        operands = [self.plan(argument) for argument in arguments]
         if node.function in ("or", "orValue") and len(operands) == 2:  # noqa: PLR2004 - the value and the other one
             return Planned(self._or(operands[0].run, operands[1].run, value=node.function == "orValue"))
         return self._function(node, operands)
@@ -181,7 +181,7 @@ class _Planner:
         name = node.function.removeprefix(".")
         overloads = self.checked.overloads[node]
         overload = overloads[0].id if len(overloads) == 1 else ""
-        constants = [one.constant for one in arguments]
+        constants = [argument.constant for argument in arguments]
         if overload == "in_list" and constants[1] is not MISSING:
             members = member_of(arguments[0].run, constants[1])
             if members is not None:
@@ -191,9 +191,9 @@ class _Planner:
             return _folded(code, constants[0])
         if name in ("matches", "find", "findAll") and isinstance(constants[1], str):
             _check_regex(constants[1])
-        # What cel-go does for any number of arguments, not for one or two.
+        # cel-go does so in calls with any number of arguments, but not in those for one or two.
         early = len(arguments) > 2 or overload == "string_format" or not (overload or name in OPERATORS)  # noqa: PLR2004
-        runs = [one.run for one in arguments]
+        runs = [argument.run for argument in arguments]
         return Planned(called(runs, code, cost_of(name, overload, self.known), early=early))
 
     def _code(self, name: str, overloads: Sequence[Overload]) -> Callable[..., Any]:
@@ -207,13 +207,13 @@ class _Planner:
     # --- literals ---
 
     def _list(self, node: ListLiteral) -> Planned:
-        elements = [self.plan(one) for one in node.elements]
-        if all(one.constant is not MISSING for one in elements) and not node.optional:
-            return constant([one.constant for one in elements])
-        return Planned(list_literal([one.run for one in elements], node.optional))
+        elements = [self.plan(element) for element in node.elements]
+        if all(element.constant is not MISSING for element in elements) and not node.optional:
+            return constant([element.constant for element in elements])
+        return Planned(list_literal([element.run for element in elements], node.optional))
 
     def _map(self, node: MapLiteral) -> Planned:
-        entries = [(self.plan(one.key), self.plan(one.value), one.optional) for one in node.entries]
+        entries = [(self.plan(entry.key), self.plan(entry.value), entry.optional) for entry in node.entries]
         if all(key.constant is not MISSING and value.constant is not MISSING for key, value, _ in entries):
             try:
                 return constant(map_literal([(key.run, value.run, one) for key, value, one in entries])(Frame({}, [])))
@@ -222,7 +222,7 @@ class _Planner:
         return Planned(map_literal([(key.run, value.run, one) for key, value, one in entries]))
 
     def _message(self, node: MessageLiteral) -> Planned:
-        fields = [(text_of(one.key), self.plan(one.value).run, one.optional) for one in node.fields]
+        fields = [(text_of(field.key), self.plan(field.value).run, field.optional) for field in node.fields]
         return Planned(message_literal(fields, self.checked.messages[node].made))
 
     # --- loops ---
@@ -230,15 +230,15 @@ class _Planner:
     def _loop(self, node: Comprehension) -> Planned:
         over, start = self.plan(node.over).run, self.plan(node.start).run
         accumulator = self._slot()
-        one, two = self._slot(), self._slot()
+        first, second = self._slot(), self._slot()
         self.scopes.append({node.accumulator: accumulator})
-        self.scopes.append({node.variable: one, **({node.variable2: two} if node.variable2 else {})})
+        self.scopes.append({node.variable: first, **({node.variable2: second} if node.variable2 else {})})
         condition, step = self.plan(node.condition).run, self.plan(node.step).run
         self.scopes.pop()
         result = self.plan(node.result).run
         self.scopes.pop()
-        variable2 = two if node.variable2 else None
-        return Planned(fold(Loop(over, start, condition, step, result, accumulator, one, variable2)))
+        variable2 = second if node.variable2 else None
+        return Planned(fold(Loop(over, start, condition, step, result, accumulator, first, variable2)))
 
     def _slot(self) -> int:
         self.variables += 1
@@ -246,10 +246,10 @@ class _Planner:
 
 
 def _guarded(name: str, code: Callable[..., Any], overloads: Sequence[Overload]) -> Callable[..., Any]:
-    parameters = [one.parameters for one in overloads]
+    parameters = [overload.parameters for overload in overloads]
 
     def call(*arguments: Any) -> Any:
-        if not any(accepts(one, arguments) for one in parameters):
+        if not any(accepts(types, arguments) for types in parameters):
             raise no_overload(name, *arguments)
         return code(*arguments)
 

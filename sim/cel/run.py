@@ -32,11 +32,11 @@ from dranode.sim.cel.values import (
 
 
 class AnyDomain(dict[str, Any]):
-    """Attributes or capacities by domain; one that is not there is empty."""
+    """Attributes or capacities by domain; an unknown domain is empty."""
 
 
 def part_of(value: Any, key: Any) -> Any:
-    """The element of a list or the value of a map.
+    """Return the element of a list or the value of a map.
 
     Raises:
         ValueError: there is none.
@@ -48,7 +48,7 @@ def part_of(value: Any, key: Any) -> Any:
 
 
 def found_part(value: Any, key: Any) -> Any:
-    """The same, MISSING if there is none.
+    """Return the same; MISSING if there is none.
 
     Raises:
         ValueError: the key can be none of a list's or of no map's.
@@ -85,7 +85,7 @@ def _shown(key: Any) -> str:
 
 @dataclass(slots=True)
 class Frame:
-    """One evaluation: the device, the variables of loops, and what it has cost."""
+    """An evaluation: the device, the variables of loops, and the cost so far."""
 
     device: dict[str, Any]
     variables: list[Any]
@@ -99,7 +99,7 @@ Run: TypeAlias = Callable[[Frame], Any]
 class Qualifier:
     """A part of an attribute: a field or an index."""
 
-    key: Any  # what is known, or MISSING
+    key: Any  # MISSING if it is not constant
     run: Run | None
     optional: bool
     test_only: bool = False
@@ -107,14 +107,14 @@ class Qualifier:
 
 @dataclass(slots=True)
 class Attribute:
-    """A value and the parts that are taken of it, or a choice of two such."""
+    """A value with a path of fields and indices, or a choice of two of them."""
 
     base: Run | None
     qualifiers: list[Qualifier] = field(default_factory=list)
     choice: tuple[Run, Attribute, Attribute] | None = None
 
     def add(self, qualifier: Qualifier) -> None:
-        """Take a further part, of both branches of a choice."""
+        """Extend the path, in both branches of a choice."""
         if self.choice is None:
             self.qualifiers.append(qualifier)
         else:
@@ -122,19 +122,19 @@ class Attribute:
             self.choice[2].add(qualifier)
 
     def resolve(self, frame: Frame) -> Any:
-        """The value.
+        """Return the value.
 
         Raises:
             ValueError: there is none.
         """
         if self.choice is not None:
             condition, then, otherwise = self.choice
-            held = condition(frame)
-            if held is True:
+            chosen = condition(frame)
+            if chosen is True:
                 return then.resolve(frame)
-            if held is False:
+            if chosen is False:
                 return otherwise.resolve(frame)
-            raise no_overload("_?_:_", held)
+            raise no_overload("_?_:_", chosen)
         value = self.base(frame) if self.base is not None else None
         return _qualified(frame, value, self.qualifiers) if self.qualifiers else value
 
@@ -145,17 +145,17 @@ def _qualified(frame: Frame, value: Any, qualifiers: list[Qualifier]) -> Any:
         if not value.present:
             return value
         value = value.value
-    for one in qualifiers:
-        optional = optional or one.optional
-        key = one.key if one.run is None else one.run(frame)
+    for qualifier in qualifiers:
+        optional = optional or qualifier.optional
+        key = qualifier.key if qualifier.run is None else qualifier.run(frame)
         if optional:
             value = found_part(value, key)
-            if value is MISSING and not one.test_only:
+            if value is MISSING and not qualifier.test_only:
                 return NONE
             frame.cost += 1
             if value is MISSING:
                 return NONE
-        elif one.test_only:
+        elif qualifier.test_only:
             frame.cost += 1
             value = found_part(value, key) is not MISSING
         else:
@@ -166,7 +166,7 @@ def _qualified(frame: Frame, value: Any, qualifiers: list[Qualifier]) -> Any:
 
 @dataclass(slots=True)
 class Planned:
-    """A node: how it is evaluated, what is known of it."""
+    """A planned node: how it is evaluated, and what is known in advance."""
 
     run: Run
     constant: Any = MISSING
@@ -174,12 +174,12 @@ class Planned:
 
 
 def constant(value: Any) -> Planned:
-    """A value that is known, and costs nothing."""
+    """Return a node for a known value, which costs nothing."""
     return Planned(lambda _: value, constant=value)
 
 
 def attribute_of(attribute: Attribute) -> Planned:
-    """The value of an attribute."""
+    """Return a node for the value of an attribute."""
     resolve = attribute.resolve
     if attribute.choice is not None:
         return Planned(resolve, attribute=attribute)
@@ -212,20 +212,20 @@ def as_attribute(planned: Planned) -> Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error in the place of a variable's value."""
+    """An error in place of a variable's value."""
 
     error: ValueError
 
 
 @dataclass(frozen=True, slots=True)
 class Unset:
-    """A variable whose first value nobody has asked for."""
+    """A variable whose first value is not evaluated yet."""
 
     start: Run
 
 
 def reader(slot: int) -> Run:
-    """The value of a variable."""
+    """Return the value of a variable."""
 
     def read(frame: Frame) -> Any:
         value = frame.variables[slot]
@@ -241,7 +241,7 @@ def reader(slot: int) -> Run:
 
 
 def _first_value(frame: Frame, start: Run) -> Any:
-    """Of an empty list or map a loop has one that it adds to, in place."""
+    """Return the start value of a loop; an empty list or map becomes one to which the loop adds in place."""
     try:
         value = start(frame)
     except ValueError as error:
@@ -252,7 +252,7 @@ def _first_value(frame: Frame, start: Run) -> Any:
 
 
 def logic(left: Run, right: Run, *, ends: bool) -> Run:
-    """`||`, which True ends, or `&&`, which False ends."""
+    """Return a node for `||`, which True ends, or `&&`, which False ends."""
 
     def run(frame: Frame) -> bool:
         failure: ValueError | None = None
@@ -274,7 +274,7 @@ def logic(left: Run, right: Run, *, ends: bool) -> Run:
 
 
 def _pair(left: Run, right: Run, frame: Frame) -> tuple[Any, Any]:
-    """Both values; the second is evaluated even if the first fails. What failed is a Failure."""
+    """Return both values. The second is evaluated even if the first fails; an error becomes a Failure."""
     values = []
     for side in (left, right):
         try:
@@ -285,18 +285,18 @@ def _pair(left: Run, right: Run, frame: Frame) -> tuple[Any, Any]:
 
 
 def equality_of(left: Run, right: Run, *, negated: bool) -> Run:
-    """`==`, or `!=` if it is negated, which is true of what cannot be compared."""
+    """Return a node for `==`, or for `!=` if it is negated, which is true for values that cannot be compared."""
 
     def run(frame: Frame) -> bool:
-        one, two = _pair(left, right, frame)
-        frame.cost += (inequality if negated else equality)(one, two)
-        for value in (one, two):
+        first, second = _pair(left, right, frame)
+        frame.cost += (inequality if negated else equality)(first, second)
+        for value in (first, second):
             if type(value) is Failure:
                 raise value.error
         if not negated:
-            return equal(one, two)
+            return equal(first, second)
         try:
-            return not equal(one, two)
+            return not equal(first, second)
         except ValueError:
             return True
 
@@ -318,7 +318,7 @@ def not_strictly_false(argument: Run) -> Run:
 
 
 def called(arguments: list[Run], code: Callable[..., Any], cost: Any, *, early: bool) -> Run:
-    """A call. `early`: the first argument that fails ends it, before it costs anything."""
+    """Return a node for a call. With `early`, the first argument that fails ends it, before it costs anything."""
 
     def run(frame: Frame) -> Any:
         values: list[Any] = []
@@ -349,24 +349,24 @@ def called(arguments: list[Run], code: Callable[..., Any], cost: Any, *, early: 
 
 
 def member_of(value: Run, members: list[Any]) -> Planned | None:
-    """Membership in a literal list of simple values, which costs nothing; None if they are not that simple."""
+    """Return a node for `in` with a literal list of simple values, which costs nothing; None for other lists."""
     if not members:
         return constant(value=False)
-    if any(type(one) not in (str, int, UInt, float, bool) for one in members):
+    if any(type(member) not in (str, int, UInt, float, bool) for member in members):
         return None
-    keys = {map_key(one): True for one in members}
+    keys = {map_key(member): True for member in members}
 
     def run(frame: Frame) -> bool:
-        one = value(frame)
-        if type(one) in (bytes, SemverValue, FormatValue):
-            raise CELRuntimeError(f"internal error: runtime error: hash of unhashable type {type_name(one)}")
-        return not isinstance(one, (list, dict)) and map_value(keys, one) is True
+        element = value(frame)
+        if type(element) in (bytes, SemverValue, FormatValue):
+            raise CELRuntimeError(f"internal error: runtime error: hash of unhashable type {type_name(element)}")
+        return not isinstance(element, (list, dict)) and map_value(keys, element) is True
 
     return Planned(run)
 
 
 def list_literal(elements: list[Run], optional: frozenset[int]) -> Run:
-    """A list; the elements at the indices in `optional` may be missing."""
+    """Return a node for a list; the elements at the indices in `optional` may be missing."""
 
     def run(frame: Frame) -> list[Any]:
         frame.cost += LIST
@@ -384,7 +384,7 @@ def list_literal(elements: list[Run], optional: frozenset[int]) -> Run:
 
 
 def message_literal(fields: list[tuple[str, Run, bool]], made: Callable[[Mapping[str, Any]], Any]) -> Run:
-    """A message of fields by name, each with whether it may be missing."""
+    """Return a node for a message; each field has a name, a value, and whether it may be missing."""
 
     def run(frame: Frame) -> Any:
         frame.cost += STRUCT
@@ -408,7 +408,7 @@ def _unwrapped(value: Any) -> Any:
 
 
 def map_literal(entries: list[tuple[Run, Run, bool]]) -> Run:
-    """A map of keys, values, and whether the value may be missing."""
+    """Return a node for a map; each entry has a key, a value, and whether it may be missing."""
 
     def run(frame: Frame) -> dict[Any, Any]:
         frame.cost += MAP
@@ -430,7 +430,7 @@ def map_literal(entries: list[tuple[Run, Run, bool]]) -> Run:
 
 
 class Loop(NamedTuple):
-    """The parts of a loop, and where its variables are."""
+    """The parts of a loop, and the places of its variables."""
 
     over: Run
     start: Run
@@ -443,7 +443,7 @@ class Loop(NamedTuple):
 
 
 def fold(loop: Loop) -> Run:
-    """A loop, whose accumulator is first evaluated when it is first read."""
+    """Return a node for a loop; its accumulator is evaluated when it is first read."""
     over, start, condition, step, result, accumulator, one, two = loop
 
     def run(frame: Frame) -> Any:

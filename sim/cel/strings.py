@@ -17,20 +17,20 @@ from dranode.sim.cel.declarations import DYN, CELType, TypeKind
 from dranode.sim.cel.syntax import Expr, ListLiteral, MapLiteral, check_length
 from dranode.sim.cel.values import Duration, Timestamp, TypeValue, UInt, key_value, to_string, type_name
 
-# What RE2 knows and Go does not: any byte.
+# An escape of RE2 for any byte, which Go does not have.
 _ANY_BYTE: Final = re.compile(r"\\(?:Q[\s\S]*?(?:\\E|$)|(?P<code>[\s\S]))")
 
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> Any:
-    """The compiled pattern, from a cache.
+    """Return the compiled pattern, from a cache.
 
     Raises:
         ValueError: it is none.
     """
     import re2  # noqa: PLC0415 - heavy, and most selectors have no pattern
 
-    if any(found["code"] == "C" for found in _ANY_BYTE.finditer(pattern)):
+    if any(escape["code"] == "C" for escape in _ANY_BYTE.finditer(pattern)):
         raise ValueError(r"error parsing regexp: invalid escape sequence: `\C`")
     options = re2.Options()
     options.log_errors = False
@@ -48,23 +48,23 @@ def has_match(text: str, pattern: str) -> bool:
 
 
 def first_match(text: str, pattern: str) -> str:
-    """The first that the pattern finds, "" if there is none."""
+    """Return the first match of the pattern; "" if there is none."""
     first = compiled(pattern).search(text)
     return "" if first is None else str(first[0])
 
 
 def all_matches(text: str, pattern: str, most: int = -1) -> list[str]:
-    """All that the pattern finds, or the first `most` of them if that is not negative."""
-    all_found: list[str] = []
+    """Return all matches of the pattern, or the first `most` of them if that is not negative."""
+    matches: list[str] = []
     after = -1
-    for one in compiled(pattern).finditer(text):
-        if 0 <= most <= len(all_found):
+    for match in compiled(pattern).finditer(text):
+        if 0 <= most <= len(matches):
             break
-        # Go leaves out an empty match right after the one before.
-        if one.end() > one.start() or one.start() != after:
-            all_found.append(one[0])
-        after = one.end()
-    return all_found
+        # Go ignores an empty match directly after another match.
+        if match.end() > match.start() or match.start() != after:
+            matches.append(match[0])
+        after = match.end()
+    return matches
 
 
 TO_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
@@ -85,13 +85,13 @@ _QUOTED: Final = {
 
 
 def char_at(text: str, index: int) -> str:
-    """The character, "" at the end."""
+    """Return the character at an index; "" at the end."""
     _check(0 <= index <= len(text), index)
     return text[index : index + 1]
 
 
 def substring(text: str, start: int, end: int | None = None) -> str:
-    """The characters from `start` to before `end`."""
+    """Return the characters from `start` to before `end`."""
     if end is not None and start > end:
         raise ValueError(f"invalid substring range. start: {start}, end: {end}")
     _check(0 <= start <= len(text), start)
@@ -134,14 +134,14 @@ def _check(within: bool, index: int) -> None:  # noqa: FBT001 - what has to hold
 
 
 def replace(text: str, old: str, new: str, most: int = -1) -> str:
-    """The text with the first `most` or all of the old parts replaced."""
+    """Return the text with the first `most` or all of the old parts replaced."""
     times = text.count(old) if most < 0 else min(most, text.count(old))
     check_length(len(text) + times * (len(new) - len(old)))
     return text.replace(old, new, most)
 
 
 def split(text: str, separator: str, most: int = -1) -> list[str]:
-    """The parts between separators, or between characters, at most so many."""
+    """Return at most so many parts, split at separators or, if that is empty, between characters."""
     if most == 0:
         return []
     if separator == "":
@@ -151,21 +151,21 @@ def split(text: str, separator: str, most: int = -1) -> list[str]:
 
 
 def join(values: list[Any], separator: str = "") -> str:
-    """The strings in one."""
-    if not all(isinstance(one, str) for one in values):
+    """Return the strings joined."""
+    if not all(isinstance(value, str) for value in values):
         raise ValueError("join: invalid input")
     check_length(sum(map(len, values)) + len(separator) * max(len(values) - 1, 0))
     return separator.join(values)
 
 
 def trim(text: str) -> str:
-    """The text without spaces around it, as Unicode knows them."""
+    """Return the text without Unicode white space around it."""
     return text.strip(_SPACES + _SPACES_BEYOND)
 
 
 def quote(text: str) -> str:
-    """The text as a literal."""
-    return f'"{"".join(_QUOTED.get(one, one) for one in text)}"'
+    """Return the text as a literal."""
+    return f'"{"".join(_QUOTED.get(character, character) for character in text)}"'
 
 
 _CLAUSE: Final = re.compile(r"%(?:%|(?P<precision>\.[0-9]+)?(?P<verb>[sdfebxXo])|(?P<wrong>[\s\S]?))")
@@ -189,7 +189,7 @@ _STRINGS: Final = frozenset(
     }
     | {TypeKind.DURATION, TypeKind.TYPE, TypeKind.NULL}
 )
-# The types that each verb takes, and what is said of others.
+# The types that each verb accepts, and the error for others.
 _TAKEN: Final = {
     "s": (
         _STRINGS,
@@ -211,7 +211,7 @@ _TAKEN: Final = {
 
 
 def formatted(pattern: str, values: Sequence[Any]) -> str:
-    """The pattern with the values in the places of its clauses.
+    """Return the pattern with its clauses replaced by values.
 
     Raises:
         ValueError: a clause is none, has no value, or takes no value like it.
@@ -226,7 +226,7 @@ def formatted(pattern: str, values: Sequence[Any]) -> str:
 
 
 def check_format(pattern: str, arguments: Sequence[Expr], types: Callable[[Expr], CELType]) -> None:
-    """Look whether literal values fit their clauses.
+    """Check that literal values have the types of their clauses.
 
     Raises:
         ValueError: they do not, or there are more of them than clauses.
@@ -245,7 +245,7 @@ def check_format(pattern: str, arguments: Sequence[Expr], types: Callable[[Expr]
 
 
 def _wrong(node: Expr, taken: frozenset[TypeKind], types: Callable[[Expr], CELType], *, deep: bool) -> CELType | None:
-    """The type that the clause does not take, in the value or its parts."""
+    """Return the type in a value or its parts that the clause does not accept."""
     kind = types(node)
     if kind != DYN and kind.kind not in taken:
         return kind
@@ -255,29 +255,29 @@ def _wrong(node: Expr, taken: frozenset[TypeKind], types: Callable[[Expr], CELTy
     if isinstance(node, ListLiteral):
         inner = node.elements
     elif isinstance(node, MapLiteral):
-        inner = [one for entry in node.entries for one in (entry.key, entry.value)]
-    return next((bad for one in inner if (bad := _wrong(one, taken, types, deep=True)) is not None), None)
+        inner = [part for entry in node.entries for part in (entry.key, entry.value)]
+    return next((bad for part in inner if (bad := _wrong(part, taken, types, deep=True)) is not None), None)
 
 
 def _clauses(pattern: str, count: int) -> Iterator[tuple[str, str | None, int | None, int]]:
-    """The pattern in parts: text, or a verb with its precision and the index of its value."""
+    """Return the parts of the pattern: text, or a verb with its precision and the index of its value."""
     end = index = 0
-    for one in _CLAUSE.finditer(pattern):
-        yield pattern[end : one.start()], None, None, 0
-        end = one.end()
-        if one[0] == "%%":
+    for clause in _CLAUSE.finditer(pattern):
+        yield pattern[end : clause.start()], None, None, 0
+        end = clause.end()
+        if clause[0] == "%%":
             yield "%", None, None, 0
             continue
         if index >= count:
             raise ValueError(f"index {index} out of range")
-        if one["verb"] is None:
+        if clause["verb"] is None:
             raise ValueError(
-                f'could not parse formatting clause: unrecognized formatting clause "{one["wrong"]}"'
-                if one["wrong"]
+                f'could not parse formatting clause: unrecognized formatting clause "{clause["wrong"]}"'
+                if clause["wrong"]
                 else "unexpected end of string"
             )
-        precision = int(one["precision"][1:]) if one["precision"] else None
-        yield "", one["verb"], precision, index
+        precision = int(clause["precision"][1:]) if clause["precision"] else None
+        yield "", clause["verb"], precision, index
         index += 1
     yield pattern[end:], None, None, 0
 
@@ -293,10 +293,10 @@ def _string(value: Any, _: int | None) -> str:
 
 
 def _nested(value: Any) -> str:  # noqa: PLR0911 - one for each kind
-    """A value in a list or map."""
+    """Return the text of a value in a list or map."""
     match value:
         case list():
-            parts = [_nested(one) for one in value]
+            parts = [_nested(element) for element in value]
             check_length(sum(map(len, parts)))
             return f"[{', '.join(parts)}]"
         case dict():
@@ -328,8 +328,10 @@ def _no_function(name: str) -> ValueError:
 
 
 def _quoted(text: str) -> str:
-    """As Go's %q: what can be printed stays."""
-    return "".join(one if one.isprintable() and one not in '"\\' else _escaped(one) for one in text).join('""')
+    """Return a character as Go's %q does, which keeps printable ones."""
+    return "".join(
+        character if character.isprintable() and character not in '"\\' else _escaped(character) for character in text
+    ).join('""')
 
 
 def _escaped(character: str) -> str:
@@ -372,7 +374,7 @@ def _fixed(value: Any, precision: int | None) -> str:
 
 
 def _scientific(value: Any, width: int | None) -> str:
-    """With six digits; what looks like a precision is a width there."""
+    """Return the number with six digits; cel-go uses the precision as a width there."""
     number = _double("e", value)
     width = _PRECISION if width is None else width
     check_length(width)

@@ -19,7 +19,7 @@ UNUSED: Final = "#unused"
 
 @dataclass(eq=False, slots=True)
 class Literal:
-    """A value that is written out."""
+    """A literal."""
 
     value: Any
 
@@ -33,7 +33,7 @@ class Ident:
 
 @dataclass(eq=False, slots=True)
 class Select:
-    """`operand.field`, or whether there is one if `test_only`."""
+    """`operand.field`, or with `test_only` a test whether the field exists."""
 
     operand: Expr
     field: str
@@ -106,7 +106,7 @@ Expr: TypeAlias = Literal | Ident | Select | CallExpr | ListLiteral | MapLiteral
 
 
 def children(node: Expr) -> Iterator[Expr]:
-    """The nodes directly below, in the order in which they are written or run."""
+    """Yield the children of a node, in the order in which they are written or evaluated."""
     match node:
         case Select():
             yield node.operand
@@ -128,7 +128,7 @@ def children(node: Expr) -> Iterator[Expr]:
 
 
 def walk(node: Expr) -> Iterator[Expr]:
-    """The node and all below it."""
+    """Yield the node and all nodes below it."""
     todo = [node]
     while todo:
         node = todo.pop()
@@ -149,7 +149,7 @@ class CELRuntimeError(DranodeError):
 
 
 class CELCancelledError(CELRuntimeError):
-    """An evaluation that costs more than Kubernetes or this program pays; no operator absorbs it."""
+    """An evaluation over the cost limit of Kubernetes or of this program; no operator absorbs it."""
 
 
 _MAX_LENGTH: Final = 20_000_000

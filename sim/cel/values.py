@@ -1,4 +1,4 @@
-"""The values of CEL and of what Kubernetes adds to it; lists, strings, bytes, booleans, numbers and null are Python's.
+"""The values of CEL and of Kubernetes' extensions; lists, strings, bytes, booleans, numbers and null are Python's.
 
 A map is a dictionary whose keys are as `map_key` makes them. A failure is a ValueError: CEL's error values, which `&&`
 and `||` can absorb. Sources: cel-go (common/types), k8s.io/apiserver/pkg/cel.
@@ -27,13 +27,14 @@ SECOND: Final = 1_000_000_000
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
-# Two lists that share theirs can be compared, or become JSON, for ever; Kubernetes counts only the outermost length.
+# Nested lists that share elements could be compared or converted to JSON for ever, as Kubernetes counts only the outer
+# length.
 _MAX_SEEN: Final = 1_000_000
 _seen: Final[ContextVar[int]] = ContextVar("seen", default=0)
 
 
 class UInt(int):
-    """An unsigned integer of 64 bits."""
+    """An unsigned 64-bit integer."""
 
     __slots__ = ()
 
@@ -47,7 +48,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """A moment in UTC, in nanoseconds since 1970; `offset` in seconds is that of the zone that it is written in."""
+    """A time in UTC, in nanoseconds since 1970; `offset` is that of its time zone, in seconds."""
 
     nanoseconds: int
     offset: int = field(default=0, compare=False)
@@ -87,7 +88,7 @@ class QuantityValue:
 
 @dataclass(frozen=True, slots=True)
 class SemverValue:
-    """A version; `key` orders it and leaves out what was built from."""
+    """A version; `key` is its order, without the build metadata."""
 
     text: str = field(compare=False)
     key: Any
@@ -109,7 +110,7 @@ class CIDRValue:
 
 @dataclass(frozen=True, slots=True)
 class URLValue:
-    """An absolute URI or path, in its parts; `text` is how it is written again."""
+    """An absolute URI or path in its parts; `text` is its normalized form."""
 
     text: str
     scheme: str
@@ -132,7 +133,7 @@ class FormatValue:
 
 @dataclass(frozen=True, slots=True)
 class MessageValue:
-    """A message that stands for no other value."""
+    """A message without another CEL value."""
 
     name: str
 
@@ -173,13 +174,13 @@ _NAMES: Final[dict[type, str]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Itself:
-    """A list or map as a key, which only itself finds."""
+    """A list or map as a key, which is only equal to itself."""
 
     value: Any
 
 
 def type_name(value: Any) -> str:
-    """The name of the value's type."""
+    """Return the name of the value's type."""
     return value.name if type(value) is MessageValue else _NAMES.get(type(value), "map")
 
 
@@ -189,7 +190,7 @@ def no_overload(name: str, *values: Any) -> ValueError:
 
 
 def begin() -> None:
-    """Start an evaluation: what it looks at is bounded."""
+    """Start an evaluation, whose comparisons are limited."""
     _seen.set(0)
 
 
@@ -202,7 +203,7 @@ def map_key(value: Any) -> Any:
 
 
 def key_value(key: Any) -> Any:
-    """The value of a map's key."""
+    """Return the value of a key in a map."""
     if type(key) is str:
         return key
     value = key[1]
@@ -210,10 +211,10 @@ def key_value(key: Any) -> Any:
 
 
 def map_value(entries: dict[Any, Any], key: Any) -> Any:
-    """The value of the key, or MISSING; numbers find equal ones of other types."""
-    own = entries.get(map_key(key), MISSING)
-    if own is not MISSING or type(key) not in _NUMBERS:
-        return own
+    """Return the value of the key, or MISSING; numbers are equal across types."""
+    entry = entries.get(map_key(key), MISSING)
+    if entry is not MISSING or type(key) not in _NUMBERS:
+        return entry
     for kind in _NUMBERS:
         if kind is not type(key) and (other := _converted(key, kind)) is not None:
             value = entries.get((kind, other), MISSING)
@@ -223,7 +224,7 @@ def map_value(entries: dict[Any, Any], key: Any) -> Any:
 
 
 def _converted(number: Any, kind: type) -> Any:
-    """The same number of the other type, if there is one."""
+    """Return the same number in another type; None if that type cannot represent it."""
     if isinstance(number, float) and not number.is_integer():
         return None
     if kind is float:
@@ -240,7 +241,7 @@ MISSING: Final = _Missing()
 
 
 def equal(left: Any, right: Any) -> bool:
-    """`left == right`.
+    """Return `left == right`.
 
     Raises:
         ValueError: Kubernetes compares a value like `left` with its like alone.
@@ -278,7 +279,7 @@ def _equal(left: Any, right: Any) -> bool:  # noqa: PLR0911 - one for each kind
 
 
 def look_at(count: int) -> None:
-    """Count elements that are looked at beyond what Kubernetes counts.
+    """Count compared elements, of which Kubernetes counts fewer.
 
     Raises:
         CELCancelledError: an evaluation looks at more than it may here.
@@ -311,7 +312,7 @@ def _maps_equal(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
 
 
 def compare(left: Any, right: Any) -> int:
-    """-1, 0 or 1.
+    """Return -1, 0 or 1.
 
     Raises:
         ValueError: they have no order.
@@ -360,7 +361,7 @@ _FIRST: Final = -62135596800 * SECOND
 _AFTER_LAST: Final = 253402300800 * SECOND
 _DAY: Final = 86400
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# The calendar of these years Python has in every zone.
+# Python has the calendar of these years in every time zone.
 _EARLY: Final = _FIRST // SECOND + 366 * _DAY
 _LATE: Final = _AFTER_LAST // SECOND - 366 * _DAY
 # Go's calendar begins this many seconds before 1970.
@@ -370,7 +371,7 @@ _CYCLE: Final = 146097 * _DAY
 
 
 def duration(nanoseconds: int) -> Duration:
-    """A duration.
+    """Return a duration.
 
     Raises:
         ValueError: it is too long.
@@ -381,7 +382,7 @@ def duration(nanoseconds: int) -> Duration:
 
 
 def timestamp(nanoseconds: int, offset: int = 0) -> Timestamp:
-    """A timestamp.
+    """Return a timestamp.
 
     Raises:
         ValueError: it lies before the year 1 or after the year 9999.
@@ -392,47 +393,47 @@ def timestamp(nanoseconds: int, offset: int = 0) -> Timestamp:
 
 
 def duration_from(text: str) -> Duration:
-    """The duration that Go's ParseDuration reads, such as `1h30m` or `-1.5s`.
+    """Return the duration for a text such as `1h30m` or `-1.5s`, as Go's ParseDuration does.
 
     Raises:
         ValueError: there is none.
     """
-    rest = text[1:] if text[:1] in ("-", "+") else text
+    unsigned = text[1:] if text[:1] in ("-", "+") else text
     total, at = 0, 0
-    while at < len(rest) and rest != "0":
-        part = _PART.match(rest, at)
+    while at < len(unsigned) and unsigned != "0":
+        part = _PART.match(unsigned, at)
         if part is None or not (part[1] or part[3]):
             break
         unit = _UNITS[part[4]]
         total += int(part[1] or "0") * unit + (int(Fraction(f"0.{part[3]}") * unit) if part[3] else 0)
         at = part.end()
-    if not rest or (at < len(rest) and rest != "0"):
+    if not unsigned or (at < len(unsigned) and unsigned != "0"):
         raise ValueError(f'type conversion error from "{text}" to google.protobuf.Duration')
     return duration(-total if text[0] == "-" else total)
 
 
 def timestamp_from(text: str) -> Timestamp:
-    """The moment that RFC 3339 writes.
+    """Return the time for a text of RFC 3339.
 
     Raises:
         ValueError: there is none.
     """
-    found = _MOMENT.fullmatch(text)
+    parts = _MOMENT.fullmatch(text)
     # Go takes offsets of up to 24 hours and 59 minutes.
-    if found is None or int(found[9] or 0) > 24 or int(found[10] or 0) > 59:  # noqa: PLR2004
+    if parts is None or int(parts[9] or 0) > 24 or int(parts[10] or 0) > 59:  # noqa: PLR2004
         raise _no_moment(text)
-    year, month, day, hour, minute, second = (int(one) for one in found.groups()[:6])
+    year, month, day, hour, minute, second = (int(number) for number in parts.groups()[:6])
     try:
         local = datetime(year or 1, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError as error:
         raise _no_moment(text) from error
     offset = 0
-    if found[8]:
-        offset = (int(found[9]) * 3600 + int(found[10]) * 60) * (-1 if found[8] == "-" else 1)
+    if parts[8]:
+        offset = (int(parts[9]) * 3600 + int(parts[10]) * 60) * (-1 if parts[8] == "-" else 1)
     if not year:
         raise ValueError("timestamp overflow")
     seconds = (local - _EPOCH) // timedelta(seconds=1) - offset
-    return timestamp(seconds * SECOND + int((found[7] or "0")[:9].ljust(9, "0")), offset)
+    return timestamp(seconds * SECOND + int((parts[7] or "0")[:9].ljust(9, "0")), offset)
 
 
 def _no_moment(text: str) -> ValueError:
@@ -440,13 +441,13 @@ def _no_moment(text: str) -> ValueError:
 
 
 def duration_text(value: Duration) -> str:
-    """Seconds with a fraction, as CEL writes them."""
+    """Return a duration as CEL writes it: seconds with a fraction."""
     seconds = value.nanoseconds / SECOND
     return f"{_plain(seconds)}s"
 
 
 def _plain(number: float) -> str:
-    """The shortest decimal without an exponent."""
+    """Return the shortest decimal without an exponent."""
     text = repr(number)
     if "e" in text:
         text = f"{Fraction(text).numerator / Fraction(text).denominator:.20f}".rstrip("0")
@@ -454,7 +455,7 @@ def _plain(number: float) -> str:
 
 
 def timestamp_text(value: Timestamp) -> str:
-    """RFC 3339 in the zone that it was written in, with as many digits as it needs."""
+    """Return the time in RFC 3339, in its own time zone, with as many digits as necessary."""
     local, year = _local(value, timezone(timedelta(seconds=value.offset)))
     fraction = f".{value.nanoseconds % SECOND:09d}".rstrip("0").rstrip(".")
     offset = abs(value.offset) // 60
@@ -472,7 +473,7 @@ def any_moment(nanoseconds: int) -> Timestamp:
 
 
 def unix_seconds(value: Timestamp) -> int:
-    """The seconds since 1970, in 64 bits."""
+    """Return the seconds since 1970, in 64 bits."""
     return _wrapped(value.nanoseconds // SECOND)
 
 
@@ -481,14 +482,14 @@ def _wrapped(number: int) -> int:
 
 
 def time_between(left: Timestamp, right: Timestamp) -> Duration:
-    """The time between two moments.
+    """Return the duration between two times.
 
     Raises:
         ValueError: it is too long.
     """
     seconds = unix_seconds(left) - unix_seconds(right)
-    rest = left.nanoseconds % SECOND - right.nanoseconds % SECOND
-    return duration(duration(seconds * SECOND).nanoseconds + rest)
+    fraction = left.nanoseconds % SECOND - right.nanoseconds % SECOND
+    return duration(duration(seconds * SECOND).nanoseconds + fraction)
 
 
 def _local(value: Timestamp, zone: Any) -> tuple[datetime, int]:
@@ -504,7 +505,7 @@ def _local(value: Timestamp, zone: Any) -> tuple[datetime, int]:
 
 
 def _zone(text: str) -> Any:
-    """A zone by its name or as `+02:00`."""
+    """Return a time zone by its name or its offset, such as `+02:00`."""
     hours, colon, minutes = text.partition(":")
     if not colon:
         try:
@@ -539,7 +540,7 @@ def _milliseconds(value: Any, zone: str = "UTC") -> int:
 
 
 def _whole(number: int, unit: int) -> int:
-    """Division that leaves out the fraction of negative numbers, too."""
+    """Return the quotient truncated toward zero."""
     return -(-number // unit) if number < 0 else number // unit
 
 
@@ -569,7 +570,7 @@ _EXPONENTS: Final = range(-4, 6)
 
 
 def to_bool(value: Any) -> bool:
-    """`bool(value)`."""
+    """Return `bool(value)`."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value in (*_TRUE, *_FALSE):
@@ -578,7 +579,7 @@ def to_bool(value: Any) -> bool:
 
 
 def to_bytes(value: Any) -> bytes:
-    """`bytes(value)`."""
+    """Return `bytes(value)`."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes):
@@ -587,7 +588,7 @@ def to_bytes(value: Any) -> bytes:
 
 
 def to_double(value: Any) -> float:
-    """`double(value)`."""
+    """Return `double(value)`."""
     if type(value) in (int, UInt, float):
         return float(value)
     if isinstance(value, str):
@@ -601,7 +602,7 @@ def to_double(value: Any) -> float:
 
 
 def to_int(value: Any) -> int:
-    """`int(value)`."""
+    """Return `int(value)`."""
     match value:
         case bool():
             raise _no_conversion(value, "int")
@@ -619,7 +620,7 @@ def to_int(value: Any) -> int:
 
 
 def to_uint(value: Any) -> UInt:
-    """`uint(value)`."""
+    """Return `uint(value)`."""
     match value:
         case bool():
             raise _no_conversion(value, "uint")
@@ -645,7 +646,7 @@ def _from_double(number: float, least: float, most: float, *, above: bool) -> in
 
 
 def to_string(value: Any) -> str:  # noqa: C901, PLR0911 - one for each kind
-    """`string(value)`."""
+    """Return `string(value)`."""
     match value:
         case str():
             return value
@@ -672,7 +673,7 @@ def to_string(value: Any) -> str:  # noqa: C901, PLR0911 - one for each kind
 
 
 def double_text(number: float) -> str:
-    """The shortest text of a double, as Go's `%g` writes it."""
+    """Return the shortest text of a double, as Go's `%g` does."""
     if not math.isfinite(number):
         return "NaN" if math.isnan(number) else "+Inf" if number > 0 else "-Inf"
     digits, _, exponent = f"{number!r}".partition("e")
@@ -694,7 +695,7 @@ def double_text(number: float) -> str:
 
 
 def to_duration(value: Any) -> Duration:
-    """`duration(value)`; releases that declare it of integers have no such conversion."""
+    """Return `duration(value)`; integers cannot be converted, although some releases declare it."""
     match value:
         case Duration():
             return value
@@ -704,7 +705,7 @@ def to_duration(value: Any) -> Duration:
 
 
 def to_timestamp(value: Any) -> Timestamp:
-    """`timestamp(value)`."""
+    """Return `timestamp(value)`."""
     match value:
         case Timestamp():
             return value

@@ -416,7 +416,7 @@ def test_where_nobody_knows_who_holds_what_nothing_is_free(browser: Browser, tmp
     browser.open(written(tmp_path, replace(picture, moments=(moment,))))
     keep(browser, "unknown")
     assert browser.run("document.querySelectorAll('.card .device.unknown').length") == 40
-    assert set(texts(browser, ".card .device .state")) == {"who holds it is not known"}
+    assert set(texts(browser, ".card .device .state")) == {"holder unknown"}
     assert "0 of 128 free, 128 not known" in browser.run("document.getElementById('totals').textContent")
     assert "full 0" in texts(browser, "#filters label")
     browser.click(".card")

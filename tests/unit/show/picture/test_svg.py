@@ -83,5 +83,5 @@ def test_where_nobody_knows_who_holds_what_nothing_is_free() -> None:
         DriverView("gpus", gpus, holders_known=False),
     ]
     shown = texts(views_picture("Node", "n", [("now", views)]))
-    assert {"0 ?", "1 ?", "gpu-0", "who holds it is not known"} <= set(shown)
+    assert {"0 ?", "1 ?", "gpu-0", "holder unknown"} <= set(shown)
     assert shown.count("free") == 1  # in the legend
