@@ -218,9 +218,12 @@ def _unnamed(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
 
 def _not_injected(container: Container, snapshot: PinSnapshot, answer: KubeletPodClaims) -> Iterator[str]:
     for key in dict.fromkeys(snapshot.claims_of_devices(answer.devices.get(container.name, ()))):
-        if key in snapshot.claims:
+        claim = snapshot.claims.get(key)
+        # A claim that holds nothing (admin access) injects no variable, so none is missing. Its CDI device is not seen
+        # either beside a runtime that does not report these over NRI (containerd 1.7 and 2.0).
+        if claim is not None and claim.exclusive:
             yield (
-                f"kubelet gave claim {snapshot.claims[key].claim} to {container}, but the container runtime did not "
+                f"kubelet gave claim {claim.claim} to {container}, but the container runtime did not "
                 "inject its CDI device: enable CDI in the runtime's configuration"
             )
 

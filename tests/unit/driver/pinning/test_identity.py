@@ -127,6 +127,14 @@ def test_a_container_that_lacks_the_variable_of_its_claim_is_refused_since_cdi_i
     )
 
 
+def test_a_claim_that_holds_nothing_injects_no_variable_so_none_is_missing() -> None:
+    """A claim with admin access, beside a runtime that does not report CDI devices over NRI (containerd 1.7)."""
+    admin = PinnedClaim(ClaimRef("default", "watch", UID), pods=frozenset(("p1",)))
+    snapshot = PinSnapshot({UID: admin}, CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+    told = Evidence(pods={"p1": KubeletPodClaims({"main": (f"dra.k8s.io/cpu=claim-{UID}",)})})
+    assert identify(container("PATH=/bin"), snapshot, told) == Identity()
+
+
 def test_a_sidecar_without_the_claim_of_its_pod_is_an_ordinary_container() -> None:
     told = Evidence(pods={"p1": KubeletPodClaims({"main": (f"dra.k8s.io/cpu=claim-{UID}",)})})
     assert identify(container(name="sidecar"), SNAPSHOT, told) == Identity()
