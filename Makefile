@@ -20,7 +20,7 @@ help:
 	@echo '  speed, memory, threads  make bench-peer, make load  beside dra-driver-cpu; make bench: the simulator'
 	@echo '  NRI, CDI, cgroups       make interop              a real containerd; interop-all: four; interop-vm: NUMA'
 	@echo '  the simulator           make interop-scheduler    a real kube-scheduler; interop-allocator: its allocator'
-	@echo '  deploy/, the image      make interop-cluster      real kubelets; takes an hour, ROWS= for some'
+	@echo '  deploy/, the image      make interop-cluster      real kubelets; half an hour a row, ROWS= for some'
 	@echo '  docs/                   make site                 the manual, in dist/site'
 	@echo '  proto/*.proto           make proto                the generated modules'
 	@echo '  dependencies            make lock                 the lock files'
@@ -104,7 +104,7 @@ CLUSTER_ROWS := 1.34/v1.7.29 1.34/v2.0.7 1.35/v2.3.4 1.36/v2.3.4 1.37/v2.3.4 1.3
 interop-cluster: setup interop-packages
 	@INTEROP_CLUSTER="$(or $(ROWS),$(CLUSTER_ROWS))" \
 		$(BIN)/python -m pytest -rs tests/interop/test_cluster.py tests/interop/test_cluster_pods.py \
-		tests/interop/test_cluster_memory.py
+		tests/interop/test_cluster_memory.py tests/interop/test_cluster_kubelet.py
 
 # Tests that need cgroup v2, systemd and two NUMA nodes, in an emulated machine: needs root, Go and Debian's archive.
 .PHONY: interop-vm

@@ -25,7 +25,7 @@ from tests.interop.random_claims import Offers, RandomClaims
 
 VERSIONS = os.environ.get("INTEROP", "").split()
 # How many random claims are prepared.
-CLAIMS = int(os.environ.get("INTEROP_CLAIMS", "40"))
+CLAIMS = int(os.environ.get("INTEROP_CLAIMS", "15"))
 SEED = int(os.environ.get("INTEROP_SEED", "17"))
 MIB = 1 << 20
 PAGES = 64

@@ -34,7 +34,7 @@ RESTARTS = 5
 MIB = 1 << 20
 _EXITED = 2
 # User namespaces with idmapped mounts need runc 1.2; Debian 12 has 1.1.
-RUNC, RUNC_VERSION = "github.com/opencontainers/runc", "v1.3.4"
+_RUNC, _RUNC_VERSION = "github.com/opencontainers/runc", "v1.3.4"
 # A CNI plug-in that does nothing but report an address.
 _NETWORK = """#!/bin/sh
 case $CNI_COMMAND in
@@ -98,7 +98,7 @@ def node_of_networks(version: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """Yield a node whose runc supports user namespaces, and whose pods have their own networks with one address."""
     with short_folder() as folder:
         try:
-            runc = go_program(RUNC, RUNC_VERSION, CACHE / "runc" / RUNC_VERSION)
+            runc = go_program(_RUNC, _RUNC_VERSION, CACHE / "runc" / _RUNC_VERSION)
         except NoProgramError as error:
             pytest.skip(str(error))
         monkeypatch.setenv("PATH", f"{runc.parent}:{os.environ['PATH']}")
