@@ -18,7 +18,7 @@ from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root, all_names, device_if_there, link_name, names
 from dranode.gpu.config import GPUMode
 from dranode.gpu.grants import Intent
-from dranode.gpu.kfd import by_address, kfd_nodes
+from dranode.gpu.kfd import by_address
 from dranode.gpu.proc import NVIDIAS_DRIVER, NvidiaFacts, nvidia_facts, nvidia_version
 from dranode.gpu.sysfs import PCI, drm_minors, pci_function
 
@@ -149,7 +149,7 @@ def _amd_render(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
     pci = PCI(root)
     slot = [address for address in pci.addresses if address[:-2] == intent.address[:-2]]
     gpus = [address for address in slot if pci.left_out(address) is None]
-    nodes = by_address(kfd_nodes(root), gpus).get(intent.address, {})
+    nodes = by_address(root, gpus).get(intent.address, {})
     if intent.partition is None:
         yield _drm_node(root, intent, "renderD")
         yield from (DeviceEdit(_drm_path("renderD", node.render)) for node in nodes.values() if node.render is not None)

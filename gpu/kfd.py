@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from dranode.api.errors import MachineError
 from dranode.driver.machine.root import Root, all_names, integer, names, read_attribute, why_unread
 
 _NODES: Final = "sys/class/kfd/kfd/topology/nodes"
@@ -92,26 +93,38 @@ def hidden_nodes(root: Root) -> tuple[int, ...]:
     return tuple(int(name) for name in nodes if why_unread(root, f"{_NODES}/{name}/properties"))
 
 
-def by_address(nodes: Iterable[KFDNode], addresses: Iterable[str]) -> Mapping[str, Mapping[int, KFDNode]]:
+def by_address(root: Root, addresses: Iterable[str]) -> Mapping[str, Mapping[int, KFDNode]]:
     """Return the nodes of every GPU by PCI address, and by the number of the partition in order.
 
     A node belongs to function 0 of its slot if its function is not a GPU, because these bits are a partition's number
-    then. If the kernel reports no numbers, partitions are numbered in the order of the nodes.
+    then. If the kernel reports no numbers, partitions are numbered in the order of the nodes. If nodes are hidden too,
+    such a GPU has none: its partitions would get other numbers once the hidden nodes are visible.
     """
     present = frozenset(addresses)
     by_gpu: dict[str, list[KFDNode]] = {}
-    for node in nodes:
+    for node in kfd_nodes(root):
         exact, first = f"{node.slot}.{node.function}", f"{node.slot}.0"
         address = exact if exact in present else first
         if address in present:
             by_gpu.setdefault(address, []).append(node)
-    return {address: _numbered(gpu_nodes, int(address[-1], 16)) for address, gpu_nodes in by_gpu.items()}
+    for gpu_nodes in by_gpu.values():
+        gpu_nodes.sort(key=lambda node: (node.part, node.function, node.node))
+    numbered = {address: _numbered(gpu_nodes, int(address[-1], 16)) for address, gpu_nodes in by_gpu.items()}
+    unnumbered = [address for address, nodes in numbered.items() if len(nodes) < len(by_gpu[address])]
+    hidden = bool(unnumbered) and _hides_nodes(root)
+    return {**numbered, **{address: {} if hidden else dict(enumerate(by_gpu[address])) for address in unnumbered}}
 
 
 def _numbered(nodes: Iterable[KFDNode], function: int) -> Mapping[int, KFDNode]:
-    ordered = sorted(nodes, key=lambda node: (node.part, node.function, node.node))
-    numbered = {node.part or node.function - function: node for node in ordered}
-    return numbered if len(numbered) == len(ordered) else dict(enumerate(ordered))
+    """Return nodes by the number that the kernel reports; fewer than there are if it reports none."""
+    return {node.part or node.function - function: node for node in nodes}
+
+
+def _hides_nodes(root: Root) -> bool:
+    try:
+        return bool(hidden_nodes(root))
+    except MachineError:
+        return True
 
 
 def _memory(root: Root, node: str) -> int | None:

@@ -12,7 +12,7 @@ from dranode.driver.machine.numa import has_one_node
 from dranode.driver.machine.pci import PCI_DEVICES, PCIE_ROOT
 from dranode.driver.machine.root import Root, names, number, read_attribute
 from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, GPUKind, doubtful_uuids, sort_key
-from dranode.gpu.kfd import KFDNode, by_address, hidden_nodes, kfd_nodes
+from dranode.gpu.kfd import KFDNode, by_address, hidden_nodes
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.proc import NVIDIAS_DRIVER, NvidiaFacts, nvidia_facts, nvidia_gpus, nvidia_version
 from dranode.gpu.sysfs import PCI, drm_minors, pci_function
@@ -186,7 +186,7 @@ def _quotas(root: Root, pci: PCI, gpus: Sequence[GPU]) -> Iterable[GPU]:
 
 def _partitions(root: Root, gpus: Sequence[GPU]) -> list[GPU]:
     """Return the GPUs with their compute partitions, which KFD shows as nodes with a partition number above 0."""
-    nodes = by_address(kfd_nodes(root), (gpu.address for gpu in gpus))
+    nodes = by_address(root, (gpu.address for gpu in gpus))
     partitions: list[GPU] = []
     for gpu in gpus:
         gpu_nodes = nodes.get(gpu.address, {})

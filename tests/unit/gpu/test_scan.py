@@ -103,6 +103,16 @@ def test_partitions_that_cannot_be_read_are_said_to_be_unknown(count: int, named
     )
 
 
+def test_partitions_without_numbers_are_not_numbered_while_one_of_them_is_hidden() -> None:
+    """A hidden partition would shift the numbers of the others, and two claims could get one of them."""
+    machine = mi300x(gpus=1, parts=4)
+    for part in range(4):
+        machine.kfd(1 + part, "0000:0c:00.0", render=128 + part, memory=48 * GIB)
+    assert [gpu.partition for gpu in found(machine).gpus] == [None, 0, 1, 2, 3]
+    machine.fail(f"{KFD_NODES}/2/properties")
+    assert [gpu.partition for gpu in found(machine).gpus] == [None]
+
+
 @pytest.mark.parametrize(("error", "said"), [(errno.EACCES, True), (errno.ENOENT, False)])
 def test_partitions_are_unknown_where_kfds_nodes_cannot_be_listed_and_not_where_there_is_no_kfd(
     error: int, *, said: bool
