@@ -86,7 +86,7 @@ def test_a_claim_that_loses_a_cpu_has_a_condition_and_an_event_until_it_is_back(
         driver.changed.set()
         eventually(lambda: condition().get("status") == "False")
         assert condition()["reason"] == "CPUsOffline"
-        assert "CPUs 1 are offline that claim default/a holds" in condition()["message"]
+        assert "claim default/a holds CPUs 1, which are offline" in condition()["message"]
         eventually(lambda: len(api.objects.all("events")) == 2)
         events = api.objects.all("events")
         assert {(event["regarding"]["kind"], event["regarding"]["name"], event["reason"]) for event in events} == {
