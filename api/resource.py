@@ -234,6 +234,11 @@ class DeviceTaint(APIDocument, frozen=True, kw_only=True):
     # The API server sets it if it is absent.
     time_added: str | None = None
 
+    @property
+    def text(self) -> str:
+        """Return it in kubectl's format: `key=value:effect`, or `key:effect` without a value."""
+        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
+
 
 class DeviceToleration(APIDocument, frozen=True, kw_only=True):
     """A toleration of device taints (KEP-5055)."""

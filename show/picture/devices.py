@@ -12,7 +12,7 @@ import msgspec
 
 from dranode.api.names import named_value, qualified
 from dranode.api.quantity import Quantity
-from dranode.api.resource import Device, DeviceAttribute, DeviceTaint, ResourceSlice
+from dranode.api.resource import Device, DeviceAttribute, ResourceSlice
 from dranode.driver.claims.hooks import Layout
 from dranode.show.picture.fleet import DeviceKey, FleetClaim, FleetDevice, FleetNode
 from dranode.show.picture.node import numa_of
@@ -150,13 +150,8 @@ def fleet_device(driver: str, pool: str, device: Device, ruled: tuple[str, ...] 
         steps={name: capacity.step for name, capacity in device.capacity.items() if capacity.step is not None},
         units={name: unit for name in device.capacity if not is_published_name(unit := unit_of(device, name, driver))},
         shared=bool(device.allow_multiple_allocations),
-        taints=(*map(taint_text, device.taints), *ruled),
+        taints=(*(taint.text for taint in device.taints), *ruled),
     )
-
-
-def taint_text(taint: DeviceTaint) -> str:
-    """Return a taint in kubectl's format: `key=value:effect`, or `key:effect` without a value."""
-    return f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
 
 
 def _product(attributes: Mapping[str, str]) -> str:

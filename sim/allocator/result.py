@@ -99,27 +99,21 @@ def active_alternatives(requests: Sequence[AllocationRequest], picks: Sequence[D
 def _result(pick: DevicePick, features: Features, new_share_id: Callable[[], str]) -> DeviceRequestAllocationResult:
     device = pick.candidate.device
     binds = features.binding
+    copies_tolerations = features.has(Change.TOLERATIONS_IN_RESULT) and not features.oldest
+    skips_operations = features.experimental and features.release.gate("DRAOptionalNodeOperations") is not None
     return DeviceRequestAllocationResult(
         request=pick.alternative.name,
         driver=pick.candidate.pool.driver,
         pool=pick.candidate.pool.pool,
         device=device.name,
         admin_access=True if pick.alternative.admin else None,
-        tolerations=pick.alternative.tolerations if _copies_tolerations(features) else (),
+        tolerations=pick.alternative.tolerations if copies_tolerations else (),
         binding_conditions=device.binding_conditions if binds else (),
         binding_failure_conditions=device.binding_failure_conditions if binds else (),
         share_id=None if pick.share is None else new_share_id(),
         consumed_capacity=pick.share or {},
-        skip_node_operations=pick.candidate.slice.skip_node_operations if _skips(features) else (),
+        skip_node_operations=pick.candidate.slice.skip_node_operations if skips_operations else (),
     )
-
-
-def _copies_tolerations(features: Features) -> bool:
-    return features.has(Change.TOLERATIONS_IN_RESULT) and not features.oldest
-
-
-def _skips(features: Features) -> bool:
-    return features.experimental and features.release.gate("DRAOptionalNodeOperations") is not None
 
 
 def _class_configs(active: Sequence[Alternative]) -> Iterator[DeviceAllocationConfiguration]:
@@ -164,7 +158,7 @@ def _without_needless_requests(
 def _node_selector(picks: Sequence[DevicePick], node: str, features: Features) -> NodeSelector | None:
     if any(_is_bound(pick, features) for pick in picks):
         return only(node)
-    return union(selector for _, selector in map(_place, picks) if selector is not None)
+    return union(selector for _, selector in (node_place(pick.candidate) for pick in picks) if selector is not None)
 
 
 def check_selectors(claim: ResourceClaim, picks: Sequence[DevicePick], features: Features) -> None:
@@ -178,7 +172,7 @@ def check_selectors(claim: ResourceClaim, picks: Sequence[DevicePick], features:
     for pick in picks:
         if _is_bound(pick, features):
             return
-        _, selector = _place(pick)
+        _, selector = node_place(pick.candidate)
         if selector is not None and len(selector.node_selector_terms) > 1:
             pool = pick.candidate.pool
             raise AllocationError(
@@ -190,8 +184,4 @@ def check_selectors(claim: ResourceClaim, picks: Sequence[DevicePick], features:
 
 
 def _is_bound(pick: DevicePick, features: Features) -> bool:
-    return bool(_place(pick)[0]) or (features.beyond_stable and bool(pick.candidate.device.binds_to_node))
-
-
-def _place(pick: DevicePick) -> tuple[str | None, NodeSelector | None]:
-    return node_place(pick.candidate)
+    return bool(node_place(pick.candidate)[0]) or (features.beyond_stable and bool(pick.candidate.device.binds_to_node))

@@ -52,7 +52,6 @@ from dranode.sim.cel.syntax import (
     Ident,
     ListLiteral,
     Literal,
-    MapEntry,
     MapLiteral,
     MessageLiteral,
     Select,
@@ -411,7 +410,7 @@ def check_literals(checked: Checked) -> None:
             _check_alike(kinds)
         elif isinstance(node, MapLiteral):
             _check_alike([checked.types[entry.key] for entry in node.entries])
-            _check_alike([_entry_kind(checked, entry) for entry in node.entries])
+            _check_alike([_kind(checked, entry.value, optional=entry.optional) for entry in node.entries])
 
 
 def _check_literal(call: CallExpr) -> None:
@@ -458,10 +457,6 @@ def _kind(checked: Checked, node: Expr, *, optional: bool) -> CELType:
     if not was_optional:
         raise CELCompileError(f"an optional element of type '{kind}', on which Kubernetes panics")
     return inside
-
-
-def _entry_kind(checked: Checked, entry: MapEntry) -> CELType:
-    return _kind(checked, entry.value, optional=entry.optional)
 
 
 def _check_alike(kinds: Sequence[CELType]) -> None:

@@ -13,6 +13,7 @@ from dranode.api.manifests import SourceDocument
 from dranode.api.quantity import Quantity
 from dranode.api.resource import APIDocument, DeviceClass, ResourceClaimTemplate, ResourceSlice
 from dranode.api.unknown_fields import unknown_fields
+from dranode.sim.cluster.manifests import decoded
 from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
 from dranode.sim.queues.checks import check_ancestors, check_groups, check_policies, check_use
 from dranode.sim.queues.counts import Devices
@@ -49,7 +50,8 @@ from dranode.sim.queues.values import (
     amount,
     not_simulated_gates,
 )
-from dranode.sim.queues.workloads import WorkloadContext, admitted_of, ages, namespaces_of, workload_of
+from dranode.sim.queues.workloads import WorkloadContext, admitted_of, ages, workload_of
+from dranode.sim.scheduler.terms import LabeledObject
 
 _DEFAULT: Final = ("WorkloadPriorityClass", "default")
 
@@ -94,7 +96,7 @@ def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] |
         {item.key: item.apply(_cluster_queue_name, item.value, queues) for item in of_kind(values, LocalQueueDocument)},
         {name: policy for name, policy in policies.items() if policy != _RUNNING},
         {item.name: item.value.spec.namespace_selector for item in of_kind(values, ClusterQueueDocument)},
-        namespaces_of(sources),
+        {item.metadata.name: item.metadata.labels for _, item in decoded(sources, LabeledObject, "Namespace")},
         {
             (item.value.kind, item.name): item.value.value
             for item in values

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from dranode.api.documents import decode, encode
+from dranode.api.documents import encode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import APIDocument, ObjectMeta
 from dranode.sim.allocator.pools import requirement_holds
 from dranode.sim.queues.checks import check_reclaimable, check_workload
 from dranode.sim.queues.counts import Devices, UncountableError, pod_counts, refusal_of_claims
@@ -20,20 +19,6 @@ from dranode.sim.queues.values import Admitted, FlavorResource, PodSet, Queues, 
 from dranode.sim.scheduler.documents import LabelSelector
 
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
-
-
-class _Namespace(APIDocument, frozen=True, kw_only=True):
-    metadata: ObjectMeta
-
-
-def namespaces_of(sources: Iterable[SourceDocument]) -> Mapping[str, Mapping[str, str]]:
-    """The labels of the Namespaces among the documents, by name.
-
-    Raises:
-        DocumentError: a Namespace does not decode.
-    """
-    found = (decode(_Namespace, source.document).metadata for source in sources if source.kind == "Namespace")
-    return {metadata.name: metadata.labels for metadata in found}
 
 
 def refusal(

@@ -12,7 +12,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from dranode.api.errors import DocumentError
-from dranode.show.picture.devices import taint_text
 from dranode.show.picture.fleet import DeviceKey, FleetClaim, FleetPicture, WaitingPod
 from dranode.show.picture.pictures import fleet_picture, shares_of
 from dranode.sim.allocator.features import Features
@@ -150,7 +149,7 @@ def ruled_taints(seen: ClusterSeen, device: DeviceKey, features: Features) -> tu
     if not features.device_taint_rules:
         return ()
     rules = rules_on(seen.rules, *device, features)
-    return tuple(f"{taint_text(rule.spec.taint)} (rule {rule.metadata.name})" for rule in rules)
+    return tuple(f"{rule.spec.taint.text} (rule {rule.metadata.name})" for rule in rules)
 
 
 _MOST_FACTS: Final = 50

@@ -16,7 +16,6 @@ from dranode.sim.scheduler.node_rules import (
     required_features,
     tolerates_unschedulable,
     untolerated_taint,
-    written,
 )
 from dranode.sim.scheduler.pod_affinity import AffinityFilter
 from dranode.sim.scheduler.requests import Amounts, Counting, amounts_of, pod_requests
@@ -77,7 +76,7 @@ class OwnFilters:
             return Refusal("NodeUnschedulable", (CORDONED,))
         taint = untolerated_taint(node, self._pod.spec.tolerations)
         if taint is not None:
-            return Refusal("TaintToleration", (TAINTED,), written(taint))
+            return Refusal("TaintToleration", (TAINTED,), taint.text)
         return None if matches_required(self._pod, node) else Refusal("NodeAffinity", (NOT_SELECTED,))
 
     def passing_refusal(self, info: NodeInfo) -> Refusal | None:

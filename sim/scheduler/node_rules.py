@@ -84,12 +84,6 @@ def disliked_taints(node: SchedulingNode, pod: SchedulingPod) -> int:
     return sum(not any(tolerates(toleration, taint) for toleration in tolerations) for taint in taints)
 
 
-def written(taint: DeviceTaint) -> str:
-    """Return the taint as kubectl writes it: `key=value:Effect`."""
-    value = f"={taint.value}" if taint.value else ""
-    return f"{taint.key}{value}:{taint.effect}"
-
-
 FEATURES_MISSING: Final = "node(s) didn't match Pod's required features"
 _RESTART_ALL: Final = "RestartAllContainers"
 _BIND_OPTIONS_SINCE: Final = 37

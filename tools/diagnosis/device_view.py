@@ -19,7 +19,6 @@ from dranode.api.resource import (
     ResourceSlice,
 )
 from dranode.driver.claims.grant import readable_results
-from dranode.show.picture.devices import taint_text
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Amount
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, rules_on
@@ -218,7 +217,7 @@ def _taints(driver: str, pool: str, device: Device, rules: tuple[DeviceTaintRule
     own = [(taint, "") for taint in device.taints]
     applied = rules_on(rules, driver, pool, device.name, _NEWEST)
     ruled = [(rule.spec.taint, f" (rule {rule.metadata.name})") for rule in applied]
-    texts = tuple(f"{taint_text(taint)}{source}" for taint, source in own + ruled)
+    texts = tuple(f"{taint.text}{source}" for taint, source in own + ruled)
     return texts, any(taint.effect in _EXCLUDING for taint, _ in own + ruled)
 
 
