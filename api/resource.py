@@ -7,8 +7,8 @@ and converts the beta versions of the API.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import field
@@ -368,6 +368,30 @@ class ResourceSlice(APIDocument, frozen=True, kw_only=True):
     kind: str = field(default="")
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceSliceSpec
+
+
+class PoolID(NamedTuple):
+    """The driver and the name of a pool; pools of different drivers may have the same name."""
+
+    driver: str
+    pool: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}"
+
+
+def newest_slices(slices: Iterable[ResourceSlice]) -> dict[PoolID, list[ResourceSlice]]:
+    """Return the slices of each pool's newest generation (`spec.pool.generation`), the only ones that count."""
+    newest: dict[PoolID, list[ResourceSlice]] = {}
+    for slice_ in slices:
+        pool = PoolID(slice_.spec.driver, slice_.spec.pool.name)
+        generation = slice_.spec.pool.generation
+        known = newest[pool][0].spec.pool.generation if pool in newest else None
+        if known is None or generation > known:
+            newest[pool] = [slice_]
+        elif generation == known:
+            newest[pool].append(slice_)
+    return newest
 
 
 # --- DeviceClass, ResourceClaim ---

@@ -6,13 +6,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from dranode.api.names import named_value, qualified
 from dranode.api.quantity import Quantity
-from dranode.api.resource import Device, DeviceAttribute, ResourceSlice
+from dranode.api.resource import Device, DeviceAttribute, PoolID, ResourceSlice, newest_slices
 from dranode.driver.claims.hooks import Layout
 from dranode.show.picture.fleet import DeviceKey, FleetClaim, FleetDevice, FleetNode
 from dranode.show.picture.node import numa_of
@@ -22,13 +22,6 @@ Tally: TypeAlias = int | Fraction
 CounterAmounts: TypeAlias = Mapping[tuple[str, str], Tally]
 # The taints that rules put on a device, `key=value:effect (rule NAME)`.
 RuledTaints: TypeAlias = Callable[[DeviceKey], tuple[str, ...]]
-
-
-class PoolKey(NamedTuple):
-    """The name of a pool in a cluster."""
-
-    driver: str
-    pool: str
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -41,7 +34,7 @@ class Published(msgspec.Struct, frozen=True):
     """
 
     nodes: tuple[FleetNode, ...]
-    counters: Mapping[PoolKey, CounterAmounts] = msgspec.field(default_factory=dict)
+    counters: Mapping[PoolID, CounterAmounts] = msgspec.field(default_factory=dict)
     draws: Mapping[DeviceKey, CounterAmounts] = msgspec.field(default_factory=dict)
 
 
@@ -52,10 +45,10 @@ def published(
     ruled: RuledTaints = lambda _: (),
 ) -> Published:
     """Return the published devices of the `known` nodes, given with their remarks, and of nodes that slices name."""
-    newest = _newest(slices)
+    newest = newest_slices(slices)
     devices: dict[str, list[FleetDevice]] = {name: [] for name in known}
     remarks: dict[str, list[str]] = {name: list(of_node) for name, of_node in known.items()}
-    counters: dict[PoolKey, dict[tuple[str, str], Tally]] = {}
+    counters: dict[PoolID, dict[tuple[str, str], Tally]] = {}
     draws: dict[DeviceKey, CounterAmounts] = {}
     for pool, parts in newest.items():
         places: set[str] = set()
@@ -111,19 +104,6 @@ def _by_number(name: str) -> list[tuple[bool, int, str]]:
     parts = re.split(r"(\d+)", name, flags=re.ASCII) if name else ["\U0010ffff"]
     # Numbers are compared by length and digits, because they may have more digits than int() accepts.
     return [(not part.isdigit(), len(part.lstrip("0")) if part.isdigit() else 0, part.lstrip("0")) for part in parts]
-
-
-def _newest(slices: Iterable[ResourceSlice]) -> dict[PoolKey, list[ResourceSlice]]:
-    newest: dict[PoolKey, list[ResourceSlice]] = {}
-    for slice_ in slices:
-        pool = PoolKey(slice_.spec.driver, slice_.spec.pool.name)
-        so_far = newest.get(pool)
-        generation = slice_.spec.pool.generation
-        if so_far is None or generation > so_far[0].spec.pool.generation:
-            newest[pool] = [slice_]
-        elif generation == so_far[0].spec.pool.generation:
-            so_far.append(slice_)
-    return newest
 
 
 def _draws(device: Device) -> CounterAmounts:

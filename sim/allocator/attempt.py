@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dranode.api.quantity import Quantity
-from dranode.api.resource import ResourceClaim
+from dranode.api.resource import PoolID, ResourceClaim
 from dranode.sim.allocator.capacity import CounterLedger, Drawn, consumptions, shortage
 from dranode.sim.allocator.constraints import ClaimConstraints
 from dranode.sim.allocator.pools import Pool
@@ -17,7 +17,7 @@ from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import AllocationError, Alternative, Reason, claim_name
 from dranode.sim.allocator.result import DevicePick, Oddity
 from dranode.sim.allocator.selectors import Selectors
-from dranode.sim.allocator.state import Allocated, Amount, PoolID
+from dranode.sim.allocator.state import Allocated, Amount
 from dranode.sim.allocator.taint_rules import untolerated
 
 

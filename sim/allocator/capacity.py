@@ -16,12 +16,12 @@ from typing import Final, TypeAlias
 
 from dranode.api.names import qualified
 from dranode.api.quantity import Quantity
-from dranode.api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceCapacity
+from dranode.api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceCapacity, PoolID
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Candidate, Pool
 from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import AllocationError, Reason
-from dranode.sim.allocator.state import Allocated, Amount, PoolID, PoolState
+from dranode.sim.allocator.state import Allocated, Amount, PoolState
 
 _DECIMAL: Final = {-3: "n", -2: "u", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")

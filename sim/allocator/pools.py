@@ -30,12 +30,13 @@ from dranode.api.resource import (
     NodeSelector,
     NodeSelectorRequirement,
     NodeSelectorTerm,
+    PoolID,
     ResourceSlice,
     ResourceSliceSpec,
+    newest_slices,
 )
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Change
-from dranode.sim.allocator.state import PoolID
 from dranode.sim.cel.declarations import KnownToCEL
 from dranode.sim.cel.expression import AttributeName, attributes_read, split_name
 
@@ -233,15 +234,7 @@ class PoolIndex:
 
     def pools(self, node: Node) -> tuple[Pool, ...]:
         """Return the pools that the node can use, in search order."""
-        newest: dict[PoolID, list[ResourceSlice]] = {}
-        for slice_ in self._relevant(node):
-            pool_id = PoolID(slice_.spec.driver, slice_.spec.pool.name)
-            so_far = newest.get(pool_id)
-            generation = slice_.spec.pool.generation
-            if so_far is None or generation > so_far[0].spec.pool.generation:
-                newest[pool_id] = [slice_]
-            elif generation == so_far[0].spec.pool.generation:
-                so_far.append(slice_)
+        newest = newest_slices(self._relevant(node))
         pools = [pool for pool_id, slices in newest.items() if (pool := self._pool(pool_id, slices, node)) is not None]
         return tuple(sorted(pools, key=lambda pool: (pool.binds, pool.id)))
 

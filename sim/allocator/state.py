@@ -9,20 +9,10 @@ from types import MappingProxyType
 from typing import NamedTuple, Self, TypeAlias
 
 from dranode.api.names import qualified
-from dranode.api.resource import AllocationResult, Device, DeviceRequestAllocationResult, ResourceClaim
+from dranode.api.resource import AllocationResult, Device, DeviceRequestAllocationResult, PoolID, ResourceClaim
 from dranode.driver.claims.grant import readable_results
 
 Amount: TypeAlias = int | Fraction
-
-
-class PoolID(NamedTuple):
-    """The driver and the name of a pool; pools of different drivers may have the same name."""
-
-    driver: str
-    pool: str
-
-    def __str__(self) -> str:
-        return f"{self.driver}/{self.pool}"
 
 
 class Consumption(NamedTuple):

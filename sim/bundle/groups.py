@@ -15,10 +15,9 @@ from types import MappingProxyType
 from typing import Final
 
 from dranode.api.quantity import Quantity
-from dranode.api.resource import CapacityRequestPolicy, Device
+from dranode.api.resource import CapacityRequestPolicy, Device, PoolID
 from dranode.sim.allocator.constraints import attribute_value, attribute_values, lookup
 from dranode.sim.allocator.pools import Candidate
-from dranode.sim.allocator.state import PoolID
 
 # Attributes, without their domain, that distinguish the kinds of devices of a driver.
 _MARKS: Final = ("type", "productName", "profile", "hugeTLB", "pageSize")

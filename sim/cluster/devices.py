@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from dranode.api.documents import encode_json
-from dranode.api.resource import AllocationResult, Node, ResourceClaim
+from dranode.api.resource import AllocationResult, Node, PoolID, ResourceClaim
 from dranode.driver.claims.grant import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.pools import Candidate, Pool, PoolIndex
 from dranode.sim.allocator.requests import AllocationError, AllocationRequest, Outcome
 from dranode.sim.allocator.result import Oddity, Solution, active_alternatives
-from dranode.sim.allocator.state import PoolID, PoolState
+from dranode.sim.allocator.state import PoolState
 from dranode.sim.cluster.holdings import Holdings
 
 

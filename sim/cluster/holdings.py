@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dranode.api.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
+from dranode.api.resource import AllocationResult, DeviceRequestAllocationResult, PoolID, ResourceClaim
 from dranode.driver.claims.grant import readable_results
-from dranode.sim.allocator.state import Allocated, PoolID, PoolState
+from dranode.sim.allocator.state import Allocated, PoolState
 from dranode.sim.scheduler.versions import VersionedMap
 
 _UNTOUCHED: Final = PoolState()

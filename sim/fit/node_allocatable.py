@@ -11,11 +11,10 @@ from fractions import Fraction
 from typing import Final
 
 from dranode.api.quantity import Quantity
-from dranode.api.resource import AllocationResult, Device, NodeAllocatableMapping
+from dranode.api.resource import AllocationResult, Device, NodeAllocatableMapping, PoolID
 from dranode.driver.claims.grant import readable_results
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.requests import AllocationError, Reason
-from dranode.sim.allocator.state import PoolID
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.scheduler.documents import (

@@ -14,9 +14,10 @@ import heapq
 from collections.abc import Hashable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
+from dranode.api.resource import PoolID
 from dranode.sim.allocator.requests import AllocationError
 from dranode.sim.allocator.result import Solution
-from dranode.sim.allocator.state import PoolID, PoolState
+from dranode.sim.allocator.state import PoolState
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import SchedulingPod

@@ -16,13 +16,13 @@ import msgspec
 
 from dranode.api.documents import encode_json
 from dranode.api.errors import UsageError
-from dranode.api.resource import DeviceRequest, ResourceClaim
+from dranode.api.resource import DeviceRequest, PoolID, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.requests import AllocationError, Outcome
 from dranode.sim.allocator.result import Solution
-from dranode.sim.allocator.state import PoolID, PoolState
+from dranode.sim.allocator.state import PoolState
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.cluster.extended import NOT_BOUND, cannot_be_bound
 from dranode.sim.cluster.holdings import ClaimKey

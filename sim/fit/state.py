@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from dranode.api.resource import AllocationResult, ResourceClaim
+from dranode.api.resource import AllocationResult, PoolID, ResourceClaim
 from dranode.driver.claims.grant import readable_results
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.state import PoolID
 from dranode.sim.cluster.holdings import ClaimKey, Holdings
 from dranode.sim.fit.demand import PodDemand, demand_of, replace_pod
 from dranode.sim.fit.dump import ClusterDump

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dranode.api.quantity import Quantity
-from dranode.sim.allocator.state import Allocated, Consumption, PoolID, PoolState
+from dranode.api.resource import PoolID
+from dranode.sim.allocator.state import Allocated, Consumption, PoolState
 
 
 def allocated_of(in_use: dict[str, Any]) -> Allocated:

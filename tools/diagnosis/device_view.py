@@ -5,7 +5,7 @@ Only the slices of a pool's newest generation (`spec.pool.generation`) count, as
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +17,7 @@ from dranode.api.resource import (
     DeviceRequestAllocationResult,
     ResourceClaim,
     ResourceSlice,
+    newest_slices,
 )
 from dranode.driver.claims.grant import readable_results
 from dranode.sim.allocator.features import Features
@@ -95,7 +96,7 @@ def device_rows(
 ) -> Iterator[DeviceRow]:
     """Yield every device of the newest generation of each pool, by driver, node, slice and order in the slice."""
     held = held_parts(claims)
-    newest = newest_slices(slices)
+    newest = [slice_ for pool in newest_slices(slices).values() for slice_ in pool]
     counters = _Counters(newest, held)
     newest.sort(key=lambda slice_: (slice_.spec.driver, slice_.spec.node_name or "", slice_.metadata.name))
     for slice_ in newest:
@@ -115,31 +116,17 @@ def held_parts(claims: Iterable[ResourceClaim]) -> Mapping[DevicePlace, tuple[He
     return {place: tuple(device_parts) for place, device_parts in parts.items()}
 
 
-def newest_slices(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
-    """Return the slices of the newest generation of each pool."""
-    slices = list(slices)
-    newest: dict[tuple[str, str], int] = {}
-    for slice_ in slices:
-        key = slice_.spec.driver, slice_.spec.pool.name
-        newest[key] = max(newest.get(key, 0), slice_.spec.pool.generation)
-    return [
-        slice_ for slice_ in slices if slice_.spec.pool.generation == newest[slice_.spec.driver, slice_.spec.pool.name]
-    ]
-
-
 def incomplete_pools(slices: Iterable[ResourceSlice]) -> Iterator[str]:
     """Yield a sentence for each pool that lacks slices (`spec.pool.resourceSliceCount`)."""
-    expected: dict[tuple[str, str], int] = {}
-    published: Counter[tuple[str, str]] = Counter()
-    for slice_ in newest_slices(slices):
-        key = slice_.spec.driver, slice_.spec.pool.name
-        expected.setdefault(key, slice_.spec.pool.resource_slice_count)
-        published[key] += 1
-    incomplete = sorted(key for key, count in expected.items() if published[key] < count)
-    for driver, pool in incomplete[:_MOST_POOLS]:
+    counts = {
+        pool: (len(newest), newest[0].spec.pool.resource_slice_count) for pool, newest in newest_slices(slices).items()
+    }
+    incomplete = sorted(pool for pool, (published, expected) in counts.items() if published < expected)
+    for pool in incomplete[:_MOST_POOLS]:
+        published, expected = counts[pool]
         yield (
-            f"pool {pool} of {driver} is not complete: {published[driver, pool]} of {expected[driver, pool]} slices "
-            "are published, and kube-scheduler allocates nothing from it; check whether the driver runs"
+            f"pool {pool.pool} of {pool.driver} is not complete: {published} of {expected} slices are published, and "
+            "kube-scheduler allocates nothing from it; check whether the driver runs"
         )
     if len(incomplete) > _MOST_POOLS:
         yield f"{len(incomplete) - _MOST_POOLS} more pools are not complete"

@@ -15,11 +15,18 @@ from msgspec.structs import replace
 
 from dranode.api.documents import to_v1
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import Device, DeviceClass, PodResourceClaim, ResourceClaim, ResourceSlice
+from dranode.api.resource import (
+    Device,
+    DeviceClass,
+    PodResourceClaim,
+    PoolID,
+    ResourceClaim,
+    ResourceSlice,
+    newest_slices,
+)
 from dranode.driver.claims.uses import pods_among
 from dranode.driver.kube.errors import ApiError
 from dranode.show.cluster_objects import AT_A_TIME, ApiObjects, value_of
-from dranode.tools.diagnosis.device_view import newest_slices
 from dranode.tools.diagnosis.live_objects import (
     ClusterObjects,
     LiveEvent,
@@ -109,10 +116,7 @@ class PodReader:
 
     def published(self, driver: str, node: str) -> tuple[Device, ...] | None:
         """Read a driver's devices in the pool with the node's name; None if not all of them can be read."""
-        slices = self._slices_on(node) or ()
-        pool = newest_slices(
-            slice_ for slice_ in slices if (slice_.spec.driver, slice_.spec.pool.name) == (driver, node)
-        )
+        pool = newest_slices(self._slices_on(node) or ()).get(PoolID(driver, node))
         if not pool or len(pool) < pool[0].spec.pool.resource_slice_count:
             return None
         return tuple(device for slice_ in pool for device in slice_.spec.devices)

@@ -8,8 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranode.api.resource import Device, DeviceAttribute
-from dranode.sim.allocator.state import PoolID
+from dranode.api.resource import Device, DeviceAttribute, PoolID
 from dranode.sim.bundle.groups import NUMA_NODE, BundledDevice, DeviceAmount, DeviceKind, bundles, shared_values
 
 KIND = DeviceKind("a.example")

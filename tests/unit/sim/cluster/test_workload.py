@@ -8,8 +8,9 @@ import pytest
 
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
+from dranode.api.resource import PoolID
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.state import Allocated, Consumption, PoolID
+from dranode.sim.allocator.state import Allocated, Consumption
 from dranode.sim.cluster.workload import WorkloadDocuments, read_workload
 
 SPEC = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "dra.cpu"}}]}}
