@@ -1,7 +1,9 @@
 """For all tests: an example takes as long as the machine takes; no test fails on a clock."""
 
 import gc
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -33,3 +35,11 @@ def _patient_with_peers() -> Iterator[None]:
         for limit in _LIMITS:
             patch.setattr(limit, PATIENCE)
         yield
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A kubelet root with a path that is short enough for sockets, unlike pytest's own folders."""
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        (Path(name) / "plugins_registry").mkdir()
+        yield Path(name)

@@ -219,39 +219,36 @@ def test_a_server_of_another_authority_is_not_trusted(tmp_path: Path) -> None:
             client.send(GET_NODE, seconds=0.2)
 
 
-def test_a_pods_service_account_connects_by_its_token_and_authority(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def pods_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """An API server as a pod finds it; the pod's service account is in `tmp_path`."""
     with api_server(tls=True, tokens={"of the pod"}) as api:
         api.put("nodes", {"metadata": {"name": "node"}})
         (tmp_path / "token").write_text("of the pod")
         (tmp_path / "ca.crt").write_bytes((CERTIFICATES / "ca.crt").read_bytes())
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.port))
-        source = Credentials(service_account=tmp_path)
-        source.check()
-        client = Client(Connection(source))
-        assert client.send(GET_NODE)["metadata"]["name"] == "node"
-        # kubelet has renewed it, and the clock that says so may have jumped: being turned down is enough.
-        api.tokens = {"renewed"}
-        (tmp_path / "token").write_text("renewed")
-        assert client.send(GET_NODE)["metadata"]["name"] == "node"
+        yield api
 
 
-def test_a_pods_token_that_cannot_be_read_again_goes_on_to_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pods_service_account_connects_by_its_token_and_authority(pods_server: ApiServer, tmp_path: Path) -> None:
+    source = Credentials(service_account=tmp_path)
+    source.check()
+    client = Client(Connection(source))
+    assert client.send(GET_NODE)["metadata"]["name"] == "node"
+    # kubelet has renewed the token, and the clock may have jumped: that the old one is rejected is enough.
+    pods_server.tokens = {"renewed"}
+    (tmp_path / "token").write_text("renewed")
+    assert client.send(GET_NODE)["metadata"]["name"] == "node"
+
+
+@pytest.mark.usefixtures("pods_server")
+def test_a_pods_token_that_cannot_be_read_again_is_still_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_TOKEN_SECONDS", 0.0)
-    with api_server(tls=True, tokens={"of the pod"}) as api:
-        api.put("nodes", {"metadata": {"name": "node"}})
-        (tmp_path / "token").write_text("of the pod")
-        (tmp_path / "ca.crt").write_bytes((CERTIFICATES / "ca.crt").read_bytes())
-        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.port))
-        client = Client(Connection(Credentials(service_account=tmp_path)))
-        assert client.send(GET_NODE)["metadata"]["name"] == "node"
-        (tmp_path / "token").unlink()
-        assert client.send(GET_NODE, patient=False)["metadata"]["name"] == "node"
+    client = Client(Connection(Credentials(service_account=tmp_path)))
+    assert client.send(GET_NODE)["metadata"]["name"] == "node"
+    (tmp_path / "token").unlink()
+    assert client.send(GET_NODE, patient=False)["metadata"]["name"] == "node"
 
 
 @pytest.mark.parametrize("text", ["", "{", "clusters: 7", "current-context: missing"])

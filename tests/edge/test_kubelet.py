@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -44,14 +43,6 @@ def cluster() -> MemoryCluster:
         allocated_claim("a", LAMPS, {"big/first": "lamp-0", "s": "lamp-1"}, shareID="share-1"),
         allocated_claim("b", LAMPS, ["lamp-9"]),
     )
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    # pytest's own folders can be too long for a socket's path.
-    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
-        (Path(name) / "plugins_registry").mkdir()
-        yield Path(name)
 
 
 class WatchedLamps(Lamps):

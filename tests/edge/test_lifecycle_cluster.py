@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,14 +45,6 @@ def api() -> Iterator[ApiServer]:
     with api_server() as server:
         server.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
         yield server
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    # pytest's own folders can be too long for a socket's path.
-    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
-        (Path(name) / "plugins_registry").mkdir()
-        yield Path(name)
 
 
 def test_a_claim_that_loses_a_cpu_has_a_condition_and_an_event_until_it_is_back(api: ApiServer, root: Path) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,6 @@ from dranode.driver.serve.service import DriverService
 from tests.fakes.cluster import MemoryCluster
 from tests.fakes.drivers import Lamps
 from tests.fakes.waiting import eventually
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    # pytest's own folders can be too long for a socket's path.
-    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
-        (Path(name) / "plugins_registry").mkdir()
-        yield Path(name)
 
 
 @pytest.mark.parametrize("which", ["dra", "registration"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import socket
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,14 +51,6 @@ def test_device_nodes_that_have_other_numbers_since_their_kernel_driver_was_load
     assert majors()["/dev/nvidia-uvm"] == 512
     watch.stop()
     node.close()
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    # pytest's own folders can be too long for a socket's path.
-    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
-        (Path(name) / "plugins_registry").mkdir()
-        yield Path(name)
 
 
 @pytest.mark.parametrize("which", ["dra", "registration"])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import threading
-from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -74,14 +72,6 @@ def test_what_is_refused_is_a_warning_in_the_log_and_what_is_done_is_not(
     assert (done.levelname, refused.levelname) == ("INFO", "WARNING")
     assert "uid=uid-a" in done.message
     assert why in refused.message
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    # pytest's own folders can be too long for a socket's path.
-    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
-        (Path(name) / "plugins_registry").mkdir()
-        yield Path(name)
 
 
 def test_a_call_that_waits_for_a_driver_that_cannot_start_is_answered_when_the_sockets_close(root: Path) -> None:
