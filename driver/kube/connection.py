@@ -13,7 +13,7 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,14 @@ from typing import Final
 from dranode.cdi.regular_file import read_given
 from dranode.driver.kube.http1 import BrokenError, Channel, Head, Outgoing, seconds_left
 from dranode.driver.kube.proxy import ProxyError, environment_proxy
-from dranode.driver.kube.server import Credentials, Server, UnreachableError, UnusableCredentialsError, tls_context
+from dranode.driver.kube.server import (
+    Credentials,
+    Server,
+    TokenFile,
+    UnreachableError,
+    UnusableCredentialsError,
+    tls_context,
+)
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +52,8 @@ def pod_server(account: Path) -> Server:
         raise UnreachableError(
             "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which kubelet sets in every pod, are not both set"
         )
-    token = _Token(account / "token")
+    # kubelet renews the token long before it expires, so one that was read a minute ago is still valid.
+    token = TokenFile(account / "token", "check that its service account exists", seconds=_TOKEN_SECONDS)
     token.headers()
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     try:
@@ -59,38 +67,6 @@ def pod_server(account: Path) -> Server:
             f"the credentials in {account} cannot be used: no certificate can be read from ca.crt: {error}"
         ) from error
     return Server(url, token.headers, tls, proxy=proxy)
-
-
-class _Token:
-    """The pod's token, read again once it is old."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._headers: Mapping[str, str] = {}
-        self._until = 0.0
-
-    def headers(self) -> Mapping[str, str]:
-        # kubelet renews the token long before it ends, so an older text of the file is still valid for some time.
-        if not self._headers or time.monotonic() >= self._until:
-            try:
-                self._headers = {"Authorization": f"Bearer {self._read()}"}
-            except UnreachableError as error:
-                # As in client-go, the token that was read last is used; it may still be valid.
-                if not self._headers:
-                    raise
-                log.warning("token=%s: %s; the last known token is used", self._path, error)
-            self._until = time.monotonic() + _TOKEN_SECONDS
-        return self._headers
-
-    def _read(self) -> str:
-        try:
-            token = read_given(self._path).decode().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            raise UnreachableError(f"the pod's token {self._path} cannot be read: {reason}") from error
-        if not token:
-            raise UnreachableError(f"the pod's token {self._path} is empty; check that its service account exists")
-        return token
 
 
 _UNAUTHORIZED: Final = 401

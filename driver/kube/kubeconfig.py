@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import logging
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
@@ -28,10 +27,8 @@ from dranode.driver.kube.kubeconfig_file import (
     exec_configuration,
 )
 from dranode.driver.kube.proxy import ProxyError, environment_proxy, parsed_proxy
-from dranode.driver.kube.server import Server, UnreachableError, UnusableCredentialsError, tls_context
+from dranode.driver.kube.server import Server, TokenFile, UnreachableError, UnusableCredentialsError, tls_context
 from dranode.driver.machine.presence import is_file
-
-log = logging.getLogger(__name__)
 
 
 def provider_headers(path: str, context: str, provider: str) -> Callable[[], Mapping[str, str]]:
@@ -221,7 +218,8 @@ def _authentication(
         return provider_headers(path, chosen.name, str(user.auth_provider.get("name", "")))
     # As in client-go, a token file takes precedence over `token`.
     if user.token_file:
-        return _TokenFile(user.token_file, user.token.strip()).headers
+        file = TokenFile(Path(user.token_file), "check what should renew it", user.token.strip())
+        return file.headers
     if user.token:
         return lambda: {"Authorization": f"Bearer {user.token.strip()}"}
     if user.username or user.password:
@@ -231,24 +229,6 @@ def _authentication(
         return dict
     credentials = ExecCredentials(user.exec, _cluster_information(chosen.cluster), seconds=program_seconds)
     return _ProgramUser(credentials, tls).headers
-
-
-class _TokenFile:
-    """The token in a file, which is read for every request: the program that writes it may renew it at any time."""
-
-    def __init__(self, file: str, token: str) -> None:
-        self._file = file
-        self._token = token
-
-    def headers(self) -> Mapping[str, str]:
-        try:
-            self._token = _token(self._file)
-        except UnreachableError as error:
-            # As in client-go, the token that was read last is used, and `token` before the file was ever read.
-            if not self._token:
-                raise
-            log.warning("token=%s: %s; the last known token is used", self._file, error)
-        return {"Authorization": f"Bearer {self._token}"}
 
 
 class _ProgramUser:
@@ -285,18 +265,6 @@ def _cluster_information(cluster: ConfigCluster) -> dict[str, Any]:
         "config": exec_configuration(cluster),
     }
     return {name: value for name, value in information.items() if value}
-
-
-def _token(file: str) -> str:
-    try:
-        # It may end with a newline, which no header can carry.
-        token = read_given(file).decode().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise UnreachableError(f"the token in {file} cannot be read: {reason}") from error
-    if not token:
-        raise UnreachableError(f"the token in {file} is empty; check what should renew it")
-    return token
 
 
 def _as_another(user: ConfigUser) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import socket
@@ -18,9 +19,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dranode.api.errors import DranodeError, UsageError
+from dranode.cdi.regular_file import read_given
 from dranode.driver.kube.http1 import Connected, seconds_left
 from dranode.driver.kube.proxy import Proxy, TLSThroughTLS, tunnel
 from dranode.driver.machine.presence import is_file, is_pipe
+
+log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 3.0
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s[^-]*-----END CERTIFICATE-----")
@@ -35,6 +39,56 @@ class UnreachableError(DranodeError):
 
 class UnusableCredentialsError(UnreachableError):
     """No request was sent, and none can be sent before somebody changes the credentials."""
+
+
+class TokenFile:
+    """A token in a file that another program renews at any time."""
+
+    def __init__(self, path: Path, remedy: str, token: str = "", *, seconds: float = 0.0) -> None:
+        """Read nothing yet.
+
+        Args:
+            path: the file.
+            remedy: what to do if it is empty, for the error.
+            token: the token to use if the file was never readable; empty for none.
+            seconds: how long a token is used before the file is read again.
+        """
+        self._path = path
+        self._remedy = remedy
+        self._token = token
+        self._seconds = seconds
+        self._until = 0.0
+        self._problem = ""
+
+    def headers(self) -> Mapping[str, str]:
+        """Return the header with the token.
+
+        Raises:
+            UnreachableError: the file cannot be read, and no token is known.
+        """
+        if time.monotonic() >= self._until:
+            try:
+                self._token, self._problem = self._read(), ""
+            except UnreachableError as error:
+                # As in client-go, the last known token is used: it may still be valid.
+                if not self._token:
+                    raise
+                if str(error) != self._problem:
+                    log.warning("token=%s: %s; the last known token is used", self._path, error)
+                self._problem = str(error)
+            self._until = time.monotonic() + self._seconds
+        return {"Authorization": f"Bearer {self._token}"}
+
+    def _read(self) -> str:
+        try:
+            # It may end with a newline, which no header can carry.
+            token = read_given(self._path).decode().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise UnreachableError(f"the token in {self._path} cannot be read: {reason}") from error
+        if not token:
+            raise UnreachableError(f"the token in {self._path} is empty; {self._remedy}")
+        return token
 
 
 class Server(msgspec.Struct, frozen=True):
