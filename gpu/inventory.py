@@ -49,7 +49,8 @@ class Function(msgspec.Struct, frozen=True):
     @property
     def passthrough(self) -> bool:
         """Return whether its driver passes the function to virtual machines: `vfio-pci` or a vendor's variant of it."""
-        return self.driver is not None and self.driver.endswith("vfio-pci")
+        # Variants have the name of their module, with underscores: `nvgrace_gpu_vfio_pci`, `xe_vfio_pci`.
+        return self.driver is not None and self.driver.replace("_", "-").endswith("vfio-pci")
 
 
 class GPU(msgspec.Struct, frozen=True):

@@ -80,7 +80,8 @@ class WritableMachine(ConfinedRoot):
         """Bind or unbind a PCI function (drivers/pci/pci-driver.c: an override only admits the driver it names)."""
         function = self.resolve(f"{PCI_DEVICES}/{address}")
         bound_to, override = self.shown(f"{function}/driver"), self.shown(f"{function}/driver_override")
-        admitted = driver == override if override not in ("", "(null)") else not driver.endswith("vfio-pci")
+        variant = driver.replace("_", "-").endswith("vfio-pci")
+        admitted = driver == override if override not in ("", "(null)") else not variant
         if (bound_to or not admitted) if bind else bound_to != driver:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), address)
         above = "../" * function.count("/")

@@ -168,7 +168,7 @@ def test_a_gpu_that_is_not_on_vfio_has_no_nodes_for_it() -> None:
 
 def test_vfio_gives_the_groups_node_and_the_container() -> None:
     machine = laptop()
-    machine.bind("0000:01:00.0", "nvgrace-gpu-vfio-pci")
+    machine.bind("0000:01:00.0", "nvgrace_gpu_vfio_pci")
     machine.node("dev/vfio/vfio", 10, 196)
     machine.node("dev/vfio/14", 240, 0)
     intent = Intent(address="0000:01:00.0", vendor="nvidia", mode=GPUMode.VFIO)
