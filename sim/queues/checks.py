@@ -22,6 +22,7 @@ from dranode.sim.queues.documents import (
 )
 from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.values import Cohort, FlavorResource, Fungible, PreemptionPolicy, amount_text
+from dranode.sim.scheduler.requests import PODS
 
 _ZERO: Final = Quantity(0)
 _WITHIN: Final = (
@@ -176,6 +177,8 @@ def _check_requests(pod_set: PodSetSpec, path: str) -> None:
     written[f"{path}.resources.requests"] = spec.resources.requests
     for place, amounts in written.items():
         for name, quantity in amounts.items():
+            if name == PODS:
+                raise DocumentError("Kueue counts the pods itself; remove this", f"{place}.{name}")
             if quantity < _ZERO:
                 raise DocumentError(f"{quantity} is below 0", f"{place}.{name}")
 

@@ -68,11 +68,12 @@ def pod_counts(spec: SchedulingPodSpec, namespace: str, devices: Devices) -> Req
     Raises:
         UncountableError: a template is missing, a class is not mapped to a name, or a request is for all devices.
     """
-    counts: RequestCounts = {}
+    # Only what containers request counts as devices; overhead keeps its name (kubernetes-sigs/kueue#14154).
+    overhead = {resource: ceil(amount.value) for resource, amount in spec.overhead.items() if devices.behind(resource)}
+    counts = dict(overhead)
     for resource, number in _containers(spec).items():
-        device_class = devices.behind(resource)
-        name = resource if device_class is None else devices.mapped.get(device_class, resource)
-        counts[name] = counts.get(name, 0) + number
+        name = devices.mapped.get(devices.behind(resource) or "", resource)
+        counts[name] = counts.get(name, 0) + number - overhead.get(resource, 0)
     for claim in spec.resource_claims:
         if claim.resource_claim_template_name is None:
             continue  # refused by `refusal_of_claims`; a workload that is admitted nevertheless counts no devices of it

@@ -174,13 +174,12 @@ def devices_of(documents: Iterable[SourceValue[Any]], published: Iterable[Resour
     """Return the rules that turn devices into quota; `published` are the ResourceSlices of the cluster, if known.
 
     Raises:
-        DocumentError: a mapping counts something else than devices.
+        DocumentError: a mapping counts something else than devices, or a class has two names.
     """
     documents = tuple(documents)
     mapped: dict[str, str] = {}
     for item in of_kind(documents, ConfigurationDocument):
-        for name, resource in item.apply(_mapped, item.value):
-            mapped.setdefault(name, resource)
+        mapped |= item.apply(_mapped, item.value)
     classes = {name: default_class(name) for name in DEFAULT_CLASSES}
     classes |= {item.name: item.value for item in of_kind(documents, DeviceClass)}
     return Devices(
@@ -200,10 +199,10 @@ def _check_configuration(configuration: ConfigurationDocument) -> None:
         )
 
 
-def _mapped(configuration: ConfigurationDocument) -> list[tuple[str, str]]:
-    """Return pairs of a DeviceClass and the resource name under which its devices count."""
+def _mapped(configuration: ConfigurationDocument) -> dict[str, str]:
+    """Return the resource name under which the devices of each DeviceClass count."""
     named = {"resources.": configuration.resources.device_class_mappings, "": configuration.device_class_mappings}
-    pairs: list[tuple[str, str]] = []
+    mapped: dict[str, str] = {}
     for place, mappings in named.items():
         for number, mapping in enumerate(mappings):
             if mapping.sources:
@@ -211,8 +210,13 @@ def _mapped(configuration: ConfigurationDocument) -> list[tuple[str, str]]:
                     f'counts "{mapping.name}" by sources, but only whole devices can be simulated; remove sources',
                     f"{place}deviceClassMappings[{number}].sources",
                 )
-            pairs += [(name, mapping.name) for name in mapping.device_class_names]
-    return pairs
+            for name in mapping.device_class_names:
+                if mapped.setdefault(name, mapping.name) != mapping.name:
+                    raise DocumentError(
+                        f'DeviceClass "{name}" already counts as "{mapped[name]}"; remove it from one of the two',
+                        f"{place}deviceClassMappings[{number}].deviceClassNames",
+                    )
+    return mapped
 
 
 def _cluster_queue_name(document: LocalQueueDocument, queues: Queues) -> str:

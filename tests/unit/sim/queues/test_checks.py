@@ -35,6 +35,11 @@ def _with_status(**assignment: Any) -> dict[str, Any]:
     return made
 
 
+def _mapping(*mappings: dict[str, Any]) -> dict[str, Any]:
+    kind = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration", "metadata": {"name": ""}}
+    return {**kind, "resources": {"deviceClassMappings": list(mappings)}}
+
+
 # name: (further documents, path, what the sentence says)
 REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "a flavor that nothing defines": (
@@ -215,18 +220,19 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
         "1 above what the quotas allow in total",
     ),
     "quota by counters": (
-        [
-            {
-                "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-                "kind": "Configuration",
-                "metadata": {"name": ""},
-                "resources": {
-                    "deviceClassMappings": [{"name": "m", "deviceClassNames": ["d"], "sources": [{"counter": {}}]}]
-                },
-            }
-        ],
+        [_mapping({"name": "m", "deviceClassNames": ["d"], "sources": [{"counter": {}}]})],
         "resources.deviceClassMappings[0].sources",
         'counts "m" by sources',
+    ),
+    "a class that counts under two names": (
+        [_mapping({"name": "m", "deviceClassNames": ["d"]}, {"name": "n", "deviceClassNames": ["d"]})],
+        "resources.deviceClassMappings[1].deviceClassNames",
+        'DeviceClass "d" already counts as "m"',
+    ),
+    "pods as a request": (
+        [workload("w", "door", pod_set(pods=1))],
+        "spec.podSets[0].template.spec.containers[0].resources.requests.pods",
+        "Kueue counts the pods itself",
     ),
     "fair sharing": (
         [{"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration", "fairSharing": {"enable": True}}],

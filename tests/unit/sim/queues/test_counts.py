@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -212,5 +213,7 @@ def _device_class(name: str, created: str | None = None) -> dict[str, Any]:
     ids=["no class", "a class without a mapping", "a mapped class", "the first by name", "the newest"],
 )
 def test_an_extended_resource_counts_under_the_name_of_its_class(classes: list[dict[str, Any]], counted: str) -> None:
-    read = _read({"containers": [_asks(**{"example.com/gpu": 2})]}, *classes)
-    assert dict(read.pod_sets[0].requests) == {counted: 2}
+    pod = {"containers": [_asks(**{"example.com/gpu": 2})]}
+    assert dict(_read(pod, *classes).pod_sets[0].requests) == {counted: 2}
+    with_overhead = _read({**pod, "overhead": {"example.com/gpu": 1}}, *classes)
+    assert with_overhead.pod_sets[0].requests == Counter({counted: 2}) + Counter({"example.com/gpu": 1})
