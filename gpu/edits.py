@@ -244,9 +244,15 @@ _DRIVER_ROOTS: Final = ("", "run/nvidia/driver/")
 _LIBRARY_FOLDERS: Final = (
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
+    # Debian's own packages, beside which /etc/alternatives has links without the full version.
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
     "usr/lib64",
     "usr/lib",
     "home/kubernetes/bin/nvidia/lib64",
+    # Talos before 1.13, which came without a CDI spec.
+    "usr/local/glibc/usr/lib",
+    "usr/local/glibc/lib",
 )
 _COMPUTE: Final = frozenset(
     {

@@ -84,9 +84,11 @@ def test_in_a_daemonset_the_nodes_files_are_found_and_named_as_the_runtime_sees_
     assert mounted(machine)["/usr/lib64/libcuda.so.1"] == f"/{DEBIAN}/libcuda.so.550.54.15"
 
 
-def test_a_driver_in_a_container_keeps_its_root_in_the_path() -> None:
-    machine = with_libraries(folder="run/nvidia/driver/usr/lib64")
-    assert mounted(machine)["/usr/lib64/libcuda.so.1"] == "/run/nvidia/driver/usr/lib64/libcuda.so.550.54.15"
+@pytest.mark.parametrize(
+    "folder", ["run/nvidia/driver/usr/lib64", f"{DEBIAN}/nvidia/current", "usr/local/glibc/usr/lib"]
+)
+def test_the_libraries_are_found_where_containers_of_drivers_and_distributions_keep_them(folder: str) -> None:
+    assert mounted(with_libraries(folder))["/usr/lib64/libcuda.so.1"] == f"/{folder}/libcuda.so.550.54.15"
 
 
 def test_without_libraries_the_image_must_bring_them() -> None:
