@@ -1,1 +1,1 @@
-"""Stand-ins with behavior: drivers, machines, peers and documents that tests are made of."""
+"""Fakes with behavior: drivers, machines, peers and documents for tests."""

@@ -1,4 +1,4 @@
-"""The API server of the sanity suite as tests start it: with the certificate of `tests/vectors` for TLS."""
+"""The sanity suite's API server, as tests start it: with the TLS certificate of `tests/vectors`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ TLS: Final[Mapping[str, Any]] = {
 
 @contextlib.contextmanager
 def api_server(*, tls: bool = False, **attributes: Any) -> Iterator[ApiServer]:
-    """A server that listens."""
+    """A running API server."""
     with ApiServer(**attributes, **(TLS if tls else {})) as server:
         yield server

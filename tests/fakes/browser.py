@@ -33,8 +33,8 @@ class Browser:
     """One browser with one page.
 
     Attributes:
-        errors: what the page's console and its scripts complained about.
-        requests: the addresses that the page asked for, its own among them.
+        errors: errors from the page's console and scripts.
+        requests: every address that was requested, including the page's own.
     """
 
     def __init__(self, profile: Path) -> None:
@@ -96,13 +96,13 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def run(self, script: str) -> Any:
-        """Return the value of an expression on the page."""
+        """Return the value of a JavaScript expression on the page."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def wait(self, script: str) -> None:
-        """Wait until an expression is true."""
+        """Wait until a JavaScript expression is true."""
         deadline = time.monotonic() + PATIENCE
         while not self.run(f"Boolean({script})"):
             assert time.monotonic() < deadline, f"never came true: {script}"
@@ -129,11 +129,11 @@ class Browser:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
 
     def write(self, text: str) -> None:
-        """Type a text where the focus is."""
+        """Type a text into the focused element."""
         self.call("Input.insertText", text=text)
 
     def press(self, key: str) -> None:
-        """Press a key where the focus is."""
+        """Press a key in the focused element."""
         code = _KEYS.get(key, ord(key[0].upper()))
         for kind in ("keyDown", "keyUp"):
             text = {"text": key} if len(key) == 1 and kind == "keyDown" else {}
@@ -142,12 +142,12 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **text)
 
     def media(self, media: str = "", **features: str) -> None:
-        """Show the page as for a medium (`print`), or for what a person prefers (`prefers-color-scheme`)."""
+        """Emulate a medium (`print`) or a user preference (`prefers-color-scheme`)."""
         named = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         self.call("Emulation.setEmulatedMedia", media=media, features=named)
 
     def screenshot(self, file: Path) -> None:
-        """Write what the window shows as a PNG."""
+        """Write a screenshot of the window as a PNG."""
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def printed(self) -> bytes:
@@ -155,7 +155,7 @@ class Browser:
         return base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])
 
     def accessible(self) -> list[tuple[str, str]]:
-        """Return role and name of everything that assistive technology gets, without what it ignores."""
+        """Return role and name of every node of the accessibility tree that is not ignored."""
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
         return [
             (node["role"]["value"], str(node.get("name", {}).get("value", ""))) for node in nodes if not node["ignored"]

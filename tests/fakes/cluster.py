@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class MemoryCluster:
-    """A cluster with these claims, which keeps what it is given and publishes at once.
+    """A cluster with these claims. It keeps what it receives and publishes at once.
 
     Attributes:
-        claims: the claims that there are.
+        claims: the claims that exist.
         published: every inventory that was published.
         drivers: the drivers that published them.
         paused: the drivers whose slices were left to another instance, in order.
-        occurrences: what people were notified of.
+        occurrences: the notifications that were sent.
     """
 
     def __init__(self, *claims: ResourceClaim) -> None:

@@ -1,4 +1,4 @@
-"""Documents of small clusters, as short as tests want them."""
+"""Documents of small clusters, as short as tests want to write them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def node_document(
 
 
 def pod_document(name: str, cpu: str = "", *, claims: Iterable[str] = (), node: str = "", **spec: Any) -> Document:
-    """A pod that uses claims, or templates if their names begin with `t-`; with a node it is bound to it."""
+    """A pod that uses claims, or templates where a name begins with `t-`; if a node is given, it is bound to it."""
     entries = [
         {"name": claim, "resourceClaimTemplateName" if claim.startswith("t-") else "resourceClaimName": claim}
         for claim in claims
@@ -63,7 +63,7 @@ def slice_document(node: str, devices: int | Iterable[Document] = 1) -> Document
 
 
 def claim_document(name: str, count: int = 1, *, on: tuple[str, ...] = (), users: Iterable[str] = ()) -> Document:
-    """A claim for GPUs; `on` is a node and the devices of it that it has."""
+    """A claim for GPUs; `on` is a node and its devices that are allocated to the claim."""
     results = [{"request": "r", "driver": DRIVER, "pool": on[0], "device": device} for device in on[1:]]
     requirement = {"key": "metadata.name", "operator": "In", "values": list(on[:1])}
     allocation = {

@@ -1,4 +1,4 @@
-"""The mock machines of dra-driver-cpu's Prepare cases, and claims on them the way the framework hands them to a driver.
+"""The mock machines of dra-driver-cpu's Prepare tests, and claims as the framework passes them to a driver.
 
 Machines M1 to M7: reference sheet of dra-driver-cpu at commit de98098690f2, A.7.
 """
@@ -66,7 +66,7 @@ def config(
     source: Literal["FromClass", "FromClaim"] = "FromClaim",
     driver: str = "dra.cpu",
 ) -> DeviceAllocationConfiguration:
-    """An opaque configuration as it stands in an allocation."""
+    """An opaque configuration as an allocation contains it."""
     opaque = OpaqueDeviceConfiguration(driver=driver, parameters=parameters)
     return DeviceAllocationConfiguration(source=source, requests=requests, opaque=opaque)
 
@@ -81,7 +81,7 @@ def claim(
     configs: Iterable[DeviceAllocationConfiguration] = (),
     name: str = "claim-1",
 ) -> AllocatedClaim:
-    """A claim whose name is its UID, configurations resolved and parsed as for `grant`."""
+    """A claim whose name is its UID, with configurations resolved and parsed as for `grant`."""
     configs = tuple(configs)
     return AllocatedClaim(
         ClaimRef("default", name, name),
@@ -96,7 +96,7 @@ def claim(
 
 
 def holding(**claims: str) -> Held:
-    """What claims of these names hold."""
+    """What the claims with these names hold."""
     return Held.of(
         Holding(ClaimRef("default", name, name), cpus=CPUSet.parse(text)) for name, text in sorted(claims.items())
     )
@@ -105,5 +105,5 @@ def holding(**claims: str) -> Held:
 def granted(
     machine: Topology, asked: AllocatedClaim, options: CPUOptions | None = None, held: Held | None = None
 ) -> ClaimGrant:
-    """What `grant` decides, with nothing held and the default options unless said otherwise."""
+    """What `grant` decides; by default nothing is held and all options have their defaults."""
     return grant_cpus(asked, held or Held(), machine, options or CPUOptions())

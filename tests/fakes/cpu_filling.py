@@ -1,4 +1,4 @@
-"""Claims on all that a machine's slices promise, as a scheduler would allocate them, one after another."""
+"""Claims for everything that a machine's slices publish, allocated one after another as a scheduler would."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.fakes.cpu import claim, config, granted, holding, own, result
 
 
 def filled(machine: Topology, options: CPUOptions, sizes: Iterator[int]) -> CPUSet:
-    """The CPUs that no claim holds once claims have all that is published.
+    """Return the CPUs that are still free when claims hold everything that is published.
 
     Args:
         machine: the machine.
-        options: how it is published.
-        sizes: of how many steps each request is for capacity; never ends.
+        options: the driver's options for publishing it.
+        sizes: the size of each request for capacity, in steps; an endless iterator.
 
     Raises:
         ClaimError: a claim is refused.
@@ -53,7 +53,7 @@ def _claims(
 
 
 def _of(machine: Topology, free: CPUSet, count: int, threads: Threads) -> CPUSet:
-    """So many free CPUs, of whole cores where claims have to have those: the largest first that fit."""
+    """Pick `count` free CPUs. If claims must have whole cores, take the largest cores that fit first."""
     whole = sorted((core for core in machine.cores if core <= free), key=len, reverse=True)
     parts = whole if threads is Threads.FULL_CORE else [CPUSet((cpu,)) for cpu in free]
     chosen = CPUSet()

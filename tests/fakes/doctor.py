@@ -1,4 +1,4 @@
-"""A node on disk and an API server in memory, healthy until a test breaks something of them."""
+"""A node on disk and an API server in memory, healthy until a test breaks something."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ KUBELET = "var/lib/kubelet"
 NRI = "io.containerd.nri.v1.nri"
 CRI = "io.containerd.cri.v1.runtime"
 
-# What lets no container start without the driver but the driver's own.
+# The validator that lets no container start while the driver's own plug-in is missing.
 VALIDATOR = {"enable": True, "required_plugins": [DRIVER], "tolerate_missing_plugins_annotation": TOLERANCE}
 
-# Field that a gate lets through -> the gate.
+# The field that a feature gate permits -> the gate.
 GATES = {
     "allowMultipleAllocations": "DRAConsumableCapacity",
     "nodeAllocatableResources": "DRANodeAllocatableResources",
@@ -61,7 +61,7 @@ GATES = {
 
 
 def options(**changes: Any) -> dict[str, Any]:
-    """The options of `serve` with their defaults, but for `changes`."""
+    """The options of `serve`: the defaults with these changes."""
     defaults = {
         "reserved_cpus": "0",
         "kubelet_root": "/var/lib/kubelet",
@@ -73,7 +73,7 @@ def options(**changes: Any) -> dict[str, Any]:
 
 @dataclass
 class FakeServer:
-    """An API server: what it has, what it allows, what it drops."""
+    """An API server: which objects it has, which requests it allows, which fields it drops."""
 
     versions: list[str] = field(default_factory=lambda: ["v1", "v1beta2"])
     denied: set[str] = field(default_factory=set)
@@ -89,7 +89,7 @@ class FakeServer:
     slices: list[dict[str, Any]] = field(default_factory=lambda: [slice_of("worker")])
     objects: dict[str, Any] = field(default_factory=dict)
     asked: list[APIRequest] = field(default_factory=list)
-    # What a proxy, or a server that is not whole, says at a path: None for the page that nothing is there.
+    # The answer of a proxy or a broken server to a path; None is a page that says 404.
     damaged: dict[str, Any] = field(default_factory=dict)
     refusals: dict[str, ApiError] = field(default_factory=dict)
 
@@ -187,7 +187,7 @@ def slice_of(pool: str, driver: str = DRIVER) -> dict[str, Any]:
 
 @dataclass
 class FakeNode:
-    """A node's file tree under `folder`, with living sockets."""
+    """A node's file tree under `folder`, with sockets that accept connections."""
 
     folder: Path
     stack: ExitStack
@@ -203,14 +203,14 @@ class FakeNode:
         for name in (f"{KUBELET}/plugins/{DRIVER}", f"{KUBELET}/plugins_registry", f"{KUBELET}/pod-resources"):
             (self.folder / name).mkdir(parents=True)
         (self.folder / "run" / "cdi").mkdir(parents=True)
-        # As on a real node; followed inside the tree, not on the machine that looks.
+        # As on a real node. The link is followed inside the tree, never on the machine that runs the test.
         (self.folder / "var" / "run").symlink_to("/run")
         self.write("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids")
         self.write("proc/2/status", "Name:\tkthreadd\nPPid:\t0\nCpus_allowed_list:\t0-7\n")
         self.kubelet(reservedSystemCPUs="0")
         self.write(f"{KUBELET}/cpu_manager_state", '{"policyName":"none","defaultCpuSet":"","checksum":1}')
         self.containerd({"default_validator": VALIDATOR}, {})
-        # One of the programs that start containers, which says nothing of kubelet's and the runtime's configuration.
+        # Another program that starts containers. It says nothing about kubelet's or the runtime's configuration.
         self.write("proc/99/comm", "dockerd\n")
         self.write("proc/99/cmdline", "/usr/bin/dockerd\0")
         self.allowed(99, "dockerd", "0-7")
@@ -226,19 +226,19 @@ class FakeNode:
         self.write(f"{KUBELET}/config.yaml", yaml.safe_dump({"kind": "KubeletConfiguration", **config}))
 
     def process(self, *arguments: str) -> None:
-        """A kubelet that runs with these flags."""
+        """Run a kubelet with these flags."""
         self.write("proc/77/comm", "kubelet\n")
         self.write("proc/77/cmdline", "\0".join(["/usr/bin/kubelet", *arguments]) + "\0")
         self.allowed(77, "kubelet", "0-7")
 
     def runtime(self, name: str, *arguments: str) -> None:
-        """A container runtime that runs with these flags."""
+        """Run a container runtime with these flags."""
         self.write("proc/88/comm", f"{name}\n")
         self.write("proc/88/cmdline", "\0".join([f"/usr/bin/{name}", *arguments]) + "\0")
         self.allowed(88, name, "0-7")
 
     def allowed(self, pid: int, name: str, cpus: str) -> None:
-        """The CPUs on which a process may run, in a cgroup that has eight."""
+        """Let a process run on these CPUs, in a cgroup that has eight."""
         self.write(f"proc/{pid}/status", f"Name:\t{name}\nState:\tS\nPPid:\t1\nCpus_allowed_list:\t{cpus}\n")
         self.write(f"proc/{pid}/cgroup", f"0::/../../system.slice/{name}.service\n")
         self.write("sys/fs/cgroup/cpuset.cpus.effective", "0-7\n")
@@ -259,11 +259,11 @@ class FakeNode:
         self.listen(path).close()
 
     def silence(self) -> None:
-        """A runtime without NRI, or one that takes no plug-ins, makes no socket."""
+        """Remove the NRI socket: a runtime without NRI, or one that accepts no plug-ins, creates none."""
         (self.folder / "run/nri/nri.sock").unlink()
 
     def register(self, name: str, driver: str = DRIVER, endpoint: str = "") -> None:
-        """A driver that serves a registration socket."""
+        """Serve a driver's registration socket."""
         registry = self.folder / KUBELET / "plugins_registry"
         where = Path(endpoint or f"/{KUBELET}/plugins/{driver}/dra.sock")
         server = grpc.server(futures.ThreadPoolExecutor(1))
@@ -276,7 +276,7 @@ class FakeNode:
         (self.folder / KUBELET / "plugins_registry" / SOCKET).unlink()
 
     def prepare(self, name: str = "a", pod: str = "", *, grouped: bool = False) -> ResourceClaim:
-        """A claim that the driver has prepared: on record, with its CDI spec.
+        """Prepare a claim with the driver: it is on record and has its CDI spec.
 
         It is reserved for `pod-<name>`, for the pod of another claim, or for the PodGroup `crew`.
         """
@@ -298,7 +298,7 @@ class FakeNode:
         return claim
 
     def facts(self) -> Facts:
-        # The CPUs of the machine, and what else the node's files say.
+        # The machine's CPUs, and everything else in the node's files.
         cpus = OverlayFiles(synthetic_tree(parse_description(MACHINE)), FolderFiles(str(self.folder)))
         wanted, plugins = judged_options(self.drivers, ConfinedRoot(cpus), self.node_name, self.options)
         files = NodeFiles("", "", "/etc/crio")
@@ -316,14 +316,14 @@ class FakeNode:
 
 
 def volume(path: str = "", *, free: int = 1 << 40, inodes: int = 1 << 20) -> os.statvfs_result:
-    """A file system with so many bytes and inodes left."""
+    """A file system with this many bytes and inodes left."""
     del path
     blocks, files = 1 << 30, 1 << 21
     return os.statvfs_result((4096, 4096, blocks, free // 4096, free // 4096, files, inodes, inodes, 0, 255))
 
 
 def toml(document: dict[str, Any], path: tuple[str, ...] = ()) -> str:
-    """A document of tables and plain values as TOML."""
+    """Write a document of tables and plain values as TOML."""
     head = [f"[{'.'.join(json.dumps(part) for part in path)}]"] if path else []
     plain = [f"{key} = {json.dumps(value)}" for key, value in document.items() if not isinstance(value, dict)]
     tables = [toml(value, (*path, key)) for key, value in document.items() if isinstance(value, dict)]
@@ -331,7 +331,7 @@ def toml(document: dict[str, Any], path: tuple[str, ...] = ()) -> str:
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let nobody look into a folder: what the kernel says to whoever is not root, which tests may well be."""
+    """Deny everybody access to a folder, with the kernel's error for users other than root; tests may run as root."""
     forbidden = str(folder)
 
     def guarded(call: Callable[..., Any], within: str) -> Callable[..., Any]:
@@ -349,11 +349,11 @@ def forbid(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def server_of(node: FakeNode) -> FakeServer:
-    """The API server that the node asks; the node must have one."""
+    """The API server that the node uses; the node must have one."""
     assert node.server is not None
     return node.server
 
 
 def diagnosed(node: FakeNode) -> tuple[Finding, ...]:
-    """What doctor says of the node."""
+    """Return doctor's findings about the node."""
     return diagnose(node.facts())

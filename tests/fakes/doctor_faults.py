@@ -1,4 +1,4 @@
-"""Faults of a node and its API server: what plants each, which rule of `doctor` names it, and what mends it."""
+"""Faults of a node and its API server: how each is planted, which rule of `doctor` reports it, and how it is fixed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from tests.fakes.doctor_seeds import (
 )
 
 FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
-    # what is broken: how, the finding, a part of its fix
+    # what is broken: how it is planted, the finding, a part of the fix
     "CPU manager static in kubelet's file": (
         lambda node: node.kubelet(cpuManagerPolicy="static", reservedSystemCPUs="0"),
         "kubelet-cpu-manager-static",
@@ -370,9 +370,9 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
 }
 
 
-# Of a memory driver that is not there yet, and of its options.
+# A memory driver that is not installed yet, and its options.
 WITH_MEMORY = {"not-serving", "class-missing", "memory-unreserved", "no-slices"}
-# One fault can have a second consequence that is told as well.
+# A fault may have a second consequence, which is reported as well.
 ALSO = {
     "CDI off by default in containerd 1.7": {"plugin-not-required"},
     "NRI off by default in containerd 1.7": {"place-missing"},

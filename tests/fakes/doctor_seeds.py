@@ -1,4 +1,4 @@
-"""What is done to a healthy node, or its API server, to plant a fault."""
+"""Functions that plant a fault in a healthy node or its API server."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def newer_ledger(node: FakeNode) -> None:
 
 
 def quiet_claim_since(node: FakeNode, *, grouped: bool = False, **begun: Any) -> None:
-    """A prepared claim that wants two CPUs quiet, whose counters stood so when it began."""
+    """A prepared claim with two quiet CPUs, and the counters as they were when it was prepared."""
     node.prepare(grouped=grouped)
     path = ledger(node).parent
     store = Ledger(path / "ledger.db")

@@ -22,7 +22,7 @@ from dranode.driver.claims.plugin import Inventory, Plugin
 
 
 class Lamps(Plugin):
-    """A driver of lamps: each device is one lamp; a configuration may say its colour."""
+    """A driver of lamps: each device is one lamp; a configuration may set its colour."""
 
     driver = "lamps.example.com"
 
@@ -58,14 +58,14 @@ class Lamps(Plugin):
 
 @dataclass
 class Board:
-    """The hardware of `WiredLamps`: which lamps are lit, and what was done to them."""
+    """The hardware of `WiredLamps`: which lamps are on, and every operation so far."""
 
     lit: set[str] = field(default_factory=set)
     actions: list[str] = field(default_factory=list)
 
 
 class WiredLamps(Lamps, Configures):
-    """Lamps that must be lit and put out."""
+    """Lamps that must be switched on and off."""
 
     driver = "wired.example.com"
 
@@ -94,7 +94,7 @@ def allocated_claim(
     config: Iterable[Mapping[str, Any]] = (),
     **result: Any,
 ) -> ResourceClaim:
-    """A claim in namespace `default` that was allocated devices (request -> device, or devices for request `r`)."""
+    """A claim in namespace `default` with allocated devices (request -> device, or devices for request `r`)."""
     pairs = devices.items() if isinstance(devices, Mapping) else [("r", device) for device in devices]
     results = [
         {"request": request, "driver": driver, "pool": "node", "device": device, **copy.deepcopy(result)}
@@ -123,19 +123,19 @@ def plain(claim: ResourceClaim) -> Any:
 
 
 def damage_rows(folder: Path) -> None:
-    """Let every row of the ledger in `folder/data` fail its checksum, with nothing in its copy."""
+    """Make every row of the ledger in `folder/data` fail its checksum, and empty its copy."""
     with contextlib.closing(sqlite3.connect(folder / "data" / "ledger.db")) as db, db:
         db.execute("UPDATE claims SET checksum = 0")
     lose_copy(folder)
 
 
 def lose_copy(folder: Path) -> None:
-    """Take the copy of the ledger in `folder/data` away."""
+    """Remove the copy of the ledger in `folder/data`."""
     (folder / "data" / "ledger.db-copy").unlink()
 
 
 def damage_ledger(folder: Path) -> None:
-    """Write over the ledger in `folder/data` as a whole."""
+    """Overwrite the whole ledger in `folder/data`."""
     for path in (folder / "data").glob("ledger.db*"):
         path.write_bytes(b"garbage " * 1000)
 

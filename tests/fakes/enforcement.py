@@ -1,4 +1,4 @@
-"""Claims, containers and what decisions on them come to, for tests of enforcement."""
+"""Claims, containers and the results of decisions about them, for tests of enforcement."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def masks(updates: tuple[ContainerUpdate, ...]) -> dict[str, str]:
 
 
 def after(before: Containers, decision: Allowed | ContainerChange) -> Containers:
-    """What is known after a decision."""
+    """The state after a decision."""
     known = Containers(before)
     known.carry_out(decision.change if isinstance(decision, Allowed) else decision)
     return known

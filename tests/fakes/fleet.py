@@ -1,4 +1,4 @@
-"""Nodes for queues: so many pods for each flavor."""
+"""Nodes for queues: a number of pods for each flavor."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dranode.sim.queues.values import Admitted
 
 
 class PodSlots:
-    """Holds so many pods for each flavor; a flavor that is not named holds any number.
+    """Holds a number of pods for each flavor; a flavor without a number holds any number.
 
     Attributes:
-        taken: by workload, its pods by flavor.
+        taken: each workload's pods by flavor.
     """
 
     def __init__(self, slots: Mapping[str, int] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Fleets to draw: servers with CPUs, GPUs and network cards in four NUMA nodes, always held in the same pattern."""
+"""Fleets to draw: servers with CPUs, GPUs and network cards in four NUMA nodes, always allocated in one pattern."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def server(node: str, number: int = 0, *, tainted: bool = False) -> Iterator[Res
 
 
 def training(node: str, gpu: int, name: str = "") -> FleetClaim:
-    """A claim to one GPU, the network card beside it and four CPUs of its NUMA node."""
+    """A claim for one GPU, the network card beside it and four CPUs of its NUMA node."""
     name = name or f"ml/train-{node}-{gpu}"
     shares = (
         DeviceShare(DeviceKey(GPUS, node, f"gpu-{gpu}")),
@@ -68,7 +68,7 @@ def training(node: str, gpu: int, name: str = "") -> FleetClaim:
 
 
 def training_fleet(nodes: int, *, compared: bool = False) -> FleetPicture:
-    """A fleet of such servers; every third GPU is free, and before every second one was."""
+    """A fleet of these servers; every third GPU is free now, and every second one was free before."""
     names = [f"worker-{number}" for number in range(nodes)]
     slices = [each for number, name in enumerate(names) for each in server(name, number, tainted=number % 9 == 3)]
     held = [(name, gpu) for number, name in enumerate(names) for gpu in range(8) if (number + gpu) % 3]

@@ -35,7 +35,7 @@ GIB = 1 << 30
 
 
 class FailingFiles(TreeFiles):
-    """Files, folders, links and device nodes of which some are there and do not read."""
+    """Files, folders, links and device nodes, some of which exist and cannot be read."""
 
     def __init__(self, tree: dict[str, TreeEntry], failures: Mapping[str, int]) -> None:
         super().__init__(tree)
@@ -66,11 +66,11 @@ class FailingFiles(TreeFiles):
 
 @dataclass(repr=False)
 class Machine:
-    """A machine that is being made.
+    """A machine under construction.
 
     Attributes:
         tree: its files.
-        failures: real paths of files, folders, links and device nodes that do not read, with the error number.
+        failures: real paths of files, folders, links and device nodes that cannot be read, with the error number.
         groups: the group that owns a device node, by path.
     """
 
@@ -86,20 +86,20 @@ class Machine:
         folder[name] = f"{node}\n".encode() if isinstance(node, str) else node
 
     def remove(self, path: str) -> None:
-        """Remove a file, a link or a whole folder, if it is there."""
+        """Remove a file, a link or a whole folder if it exists."""
         folder, name = self._folder(path)
         folder.pop(name, None)
 
     def fail(self, path: str, number: int = errno.EPERM) -> None:
-        """Let a file be there and not read; a link fails by its own path in `failures`."""
+        """Make a file unreadable; a link fails by its own path in `failures`."""
         self.failures[self.root().resolve(path)] = number
 
     def root(self) -> ConfinedRoot:
-        """The machine's files as they are now and as they change."""
+        """The machine's files; later changes are visible too."""
         return ConfinedRoot(FailingFiles(self.tree, self.failures))
 
     def write(self, folder: Path) -> Path:
-        """Unpack into a folder. Device nodes need root: there are none there."""
+        """Unpack into a folder, without device nodes, since these need root."""
         for path, node in leaves(self.tree):
             place = folder / path
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ class Machine:
         return folder
 
     def document(self) -> dict[str, Any]:
-        """The machine as a YAML machine's long form; files that fail are not in it."""
+        """The machine as a YAML machine's long form, without the files that cannot be read."""
         document: dict[str, dict[str, str]] = {"files": {}, "links": {}, "devices": {}}
         for path, node in leaves(self.tree):
             match node:
@@ -137,7 +137,7 @@ class Machine:
     # --- CPUs ---
 
     def numa(self, node: int, cpus: str, size: int = 256) -> None:
-        """A NUMA node with one core a CPU; `size` is how many CPUs the kernel's masks have room for."""
+        """A NUMA node with one core for each CPU; `size` is how many CPUs the kernel's masks have room for."""
         ids = CPUSet.parse(cpus)
         folder = f"sys/devices/system/node/node{node}"
         self.put(f"{folder}/cpulist", cpus)
@@ -180,7 +180,7 @@ class Machine:
         width: int = 16,
         group: int | None = None,
     ) -> str:
-        """A PCI function behind bridges; gives its real folder."""
+        """A PCI function behind bridges; returns its real folder."""
         folder = "/".join(("sys/devices", root, *bridges, address))
         self.put(f"{DEVICES}/{address}", Link(f"../../../{folder.removeprefix('sys/')}"))
         files = {
@@ -218,7 +218,7 @@ class Machine:
         self.put(f"{DRIVERS}/{driver}/{address}", Link(f"/{self._real(f'{DEVICES}/{address}')}"))
 
     def driver(self, name: str, version: str | None = None) -> None:
-        """A PCI driver that is loaded, with its module's version if the module has one."""
+        """A loaded PCI driver, with its module's version if the module has one."""
         self.put(f"{DRIVERS}/{name}/bind", b"")
         self.put(f"{DRIVERS}/{name}/unbind", b"")
         self.put(f"sys/module/{name.replace('-', '_')}/initstate", "live")
@@ -226,7 +226,7 @@ class Machine:
             self.put(f"sys/module/{name}/version", version)
 
     def drm(self, folder: str, card: int | None, render: int | None) -> None:
-        """The DRM minors of a device, with a connector, and their nodes."""
+        """The DRM minors of a device with their nodes, and a connector."""
         for name, minor in ((f"card{card}", card), (f"renderD{render}", render)):
             if minor is None:
                 continue
@@ -273,7 +273,7 @@ class Machine:
             self.node(path, major, minor)
 
     def nvidia(self, address: str, minor: int, model: str, uuid: str, *, excluded: str = "No") -> None:
-        """What NVIDIA's driver tells of a GPU, and its node."""
+        """What NVIDIA's driver reports about a GPU, and its node."""
         self.put(
             f"proc/driver/nvidia/gpus/{address}/information",
             f"Model: \t\t {model}\nIRQ:   \t\t 321\nGPU UUID: \t {uuid}\nVideo BIOS: \t 96.00.89.00.01\n"
@@ -283,7 +283,7 @@ class Machine:
         self.node(f"dev/nvidia{minor}", 195, minor)
 
     def kfd(self, number: int, address: str, *, render: int, part: int = 0, memory: int = 0, simds: int = 1216) -> None:
-        """A KFD node: a GPU or a partition of one; without SIMDs a CPU."""
+        """A KFD node: a GPU or a partition of one; a CPU if it has no SIMDs."""
         folder = f"sys/devices/virtual/kfd/kfd/topology/nodes/{number}"
         self.put("sys/class/kfd/kfd", Link("/sys/devices/virtual/kfd/kfd"))
         domain, bus, rest = address.split(":")
@@ -299,6 +299,6 @@ class Machine:
 
 
 def mask(cpus: CPUSet, size: int) -> str:
-    """CPUs as the kernel writes a mask: words of 32 bits in hex."""
+    """Format CPUs as a kernel mask: words of 32 bits in hex."""
     digits = f"{cpus.mask:0{size // 4}x}"
     return ",".join(digits[start : start + 8] for start in range(0, len(digits), 8))

@@ -1,4 +1,4 @@
-"""A made-up machine with GPUs that runs: it binds, unbinds and probes as Linux does; a write may cut it off."""
+"""A running made-up machine with GPUs: it binds, unbinds and probes as Linux does, and may crash at any write."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Crash(BaseException):
 
 @dataclass(eq=False)
 class Kernel(ConfinedRoot):
-    """The machine while it runs: a `Root` that can be written to, and what `dranode.gpu.plugin.Live` promises.
+    """The running machine: a `Root` that can be written to, with the methods of `dranode.gpu.plugin.Live`.
 
     Attributes:
         machine: its files.
-        after: how many writes happen before the process dies; None: it does not.
+        after: the number of writes before the process dies; None: it does not die.
         refuse: drivers that refuse to bind.
         writes: every write that happened.
     """

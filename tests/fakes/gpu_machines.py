@@ -1,4 +1,4 @@
-"""Whole machines with GPUs, each as one of its kind is: servers, partitions, virtual functions, a laptop."""
+"""Whole machines with GPUs, each modeled on a real kind: servers, partitions, virtual functions, a laptop."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def hgx() -> Machine:
 
 
 def mi300x(gpus: int = 2, parts: int = 8) -> Machine:
-    """MI300X in CPX and NPS4: every GPU in parts, part 0 on the PCI device's own render node."""
+    """MI300X in CPX and NPS4: every GPU is partitioned, and partition 0 has the PCI device's own render node."""
     machine = Machine()
     machine.numa(0, "0-95")
     machine.numa(1, "96-191")
@@ -129,7 +129,7 @@ def flex(vfs: int = 7) -> Machine:
 
 
 def laptop() -> Machine:
-    """An integrated Intel GPU and a discrete NVIDIA one with its sound function; an NPU that is no GPU."""
+    """An integrated Intel GPU, a discrete NVIDIA GPU with its sound function, and an NPU, which is not a GPU."""
     machine = Machine()
     machine.numa(0, "0-15")
     machine.driver("i915")
@@ -159,7 +159,7 @@ _POWER_GPUS = {
 
 
 def power() -> Machine:
-    """POWER9 with six V100 whose memory is a NUMA node each, as in the capture: sparse nodes, hardly a PCI file."""
+    """POWER9 with six V100, whose memory is a NUMA node each, as in the capture: sparse node numbers, few PCI files."""
     machine = Machine()
     machine.numa(0, "0-87", size=192)
     machine.numa(8, "88-175", size=192)

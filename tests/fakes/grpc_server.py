@@ -1,4 +1,4 @@
-"""grpcio's own server for what stands in for kubelet: another implementation than the driver's."""
+"""grpcio's own server for stand-ins of kubelet: another implementation than the driver's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from google.protobuf.descriptor import FileDescriptor
 def service(
     file: FileDescriptor, name: str, methods: Mapping[str, Callable[[Any, grpc.ServicerContext], Any]]
 ) -> grpc.GenericRpcHandler:
-    """grpcio's handler of a service of which every method is implemented by `methods`."""
+    """grpcio's handler of a service whose methods are implemented by `methods`."""
     descriptor = file.services_by_name[name]
     handlers = {}
     for method in descriptor.methods:

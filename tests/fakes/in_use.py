@@ -1,4 +1,4 @@
-"""What a scenario of the allocator says is in use, as the allocator takes it."""
+"""Builds the allocator's view of what is in use from a scenario."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dranode.sim.allocator.state import Allocated, Consumption, PoolState
 
 
 def allocated_of(in_use: dict[str, Any]) -> Allocated:
-    """The state of the pools: `driver/pool/device` in use, shares of a device, and what these consume."""
+    """The state of the pools: `driver/pool/device` in use, shares of devices, and the capacity that these consume."""
     pools: dict[PoolID, PoolState] = {}
 
     def enter(driver: str, pool: str, **more: frozenset[Any]) -> None:

@@ -1,6 +1,7 @@
-"""A stand-in for irqbalance: its socket, and a round in which it follows what it was told (irqbalance.c, 1.9).
+"""A stand-in for irqbalance: its socket, and a round in which it applies what it was told (irqbalance.c, 1.9).
 
-Like the real one it attends to nobody while it sleeps through a round, and an answer to somebody who has gone ends it.
+Like the real one, it serves nobody while it sleeps through a round, and it dies of an answer to a peer that has hung
+up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kubeconfigs, and what they lead to: a server that shows how it was asked, and a proxy."""
+"""Kubeconfigs and their targets: a server that records how it was asked, and a proxy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fakes.apiserver import CERTIFICATES
 
 @dataclass
 class AskedServer:
-    """What a server saw: the headers of every request, each with all its values, and the clients' certificates."""
+    """What a server received: the headers of every request, each with all its values, and the clients' certificates."""
 
     port: int = 0
     headers: list[list[tuple[str, str]]] = field(default_factory=list)
@@ -35,14 +35,14 @@ class AskedServer:
 def asked_server(
     *, tls: bool = True, client_certificate: bool = False, refuse: str = "", certificate: str = "server.crt"
 ) -> Iterator[AskedServer]:
-    """An HTTP server that answers everything; 401 to a token called `refuse`."""
+    """An HTTP server that answers every request, with 401 if the token is `refuse`."""
     seen = AskedServer()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
-            """Say nothing."""
+            """Log nothing."""
 
         def do_GET(self) -> None:
             seen.headers.append(list(self.headers.items()))
@@ -59,7 +59,7 @@ def asked_server(
         daemon_threads = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Say nothing: clients that are not trusted go away."""
+            """Log nothing: clients that do not trust the server hang up."""
 
     listening = Quiet(("127.0.0.1", 0), Handler)
     if tls:
@@ -101,7 +101,7 @@ def write_kubeconfig(
 
 @contextlib.contextmanager
 def tunnel_proxy(*, tls: bool = False, upstream: int = 0) -> Iterator[tuple[int, list[str]]]:
-    """A proxy for tunnels, and for the requests of plain HTTP; the heads of the requests that came.
+    """A proxy for tunnels and for plain HTTP requests; yields the heads of the requests that came.
 
     With `upstream` it takes every name for this machine's port of that number.
     """
@@ -139,7 +139,7 @@ def tunnel_proxy(*, tls: bool = False, upstream: int = 0) -> Iterator[tuple[int,
 
 
 def _pump(client: socket.socket, server: socket.socket) -> None:
-    """Carry bytes both ways until one side ends, in one thread: a TLS socket belongs to one."""
+    """Copy bytes both ways until one side ends, in one thread, since a TLS socket may be used by one thread only."""
     while True:
         pending = isinstance(client, ssl.SSLSocket) and client.pending()
         readable = [client] if pending else select.select([client, server], [], [])[0]

@@ -1,4 +1,4 @@
-"""What `kubectl kustomize` makes of the manifests of `deploy/`, as far as they use it."""
+"""Builds the manifests of `deploy/` as `kubectl kustomize` does, as far as they use it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kustomization(folder: Path) -> dict[str, Any]:
 
 
 def built(folder: Path) -> Iterator[dict[str, Any]]:
-    """What `deploy/` gives, with one component: resources and JSON patches of lists and maps."""
+    """The objects of `deploy/` with one component: resources, and JSON patches of lists and maps."""
     spec = kustomization(folder)
     objects = [] if folder == DEPLOY else list(built(DEPLOY))
     for resource in spec.get("resources", ()):
@@ -64,7 +64,7 @@ def pod(folder: Path = DEPLOY) -> dict[str, Any]:
 
 
 def by_kubectl(place: Path, components: Sequence[Path] = (), **settings: str) -> list[dict[str, Any]]:
-    """What kubectl makes of an overlay of somebody's own."""
+    """Build somebody's own overlay with kubectl."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("there is no kubectl here")

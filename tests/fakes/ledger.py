@@ -1,7 +1,7 @@
-"""Ledgers that cannot be read, each in its own way, while a driver or two want to read them.
+"""Ledgers that cannot be read, each for another reason, while one or two drivers try to read them.
 
-Tests may run as root, whom modes do not keep from a file: what the system refuses then is refused where SQLite is
-opened, with the code and the words of SQLite 3.45.
+Tests may run as root, whom file modes do not stop. A refusal by the system is therefore simulated where SQLite is
+opened, with the code and the message of SQLite 3.45.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Fault = Callable[[Path], contextlib.AbstractContextManager[Mend]]
 
 @contextlib.contextmanager
 def newer_schema(path: Path) -> Iterator[Mend]:
-    """A newer version wrote it."""
+    """A newer version has written the ledger."""
 
     def write(schema: int) -> None:
         with contextlib.closing(sqlite3.connect(path)) as db, db:
@@ -36,7 +36,7 @@ def newer_schema(path: Path) -> Iterator[Mend]:
 
 @contextlib.contextmanager
 def a_folder_in_its_place(path: Path) -> Iterator[Mend]:
-    """Somebody made a folder of its name."""
+    """A folder has the ledger's name."""
     away = path.with_name("away.db")
     path.rename(away)
     path.mkdir()
@@ -49,7 +49,7 @@ def a_folder_in_its_place(path: Path) -> Iterator[Mend]:
 
 
 class _Edge:
-    """The sqlite3 module with another way to open a file."""
+    """The sqlite3 module with another `connect`."""
 
     def __init__(self, connect: Callable[..., Any]) -> None:
         self.connect = connect
@@ -60,7 +60,7 @@ class _Edge:
 
 @contextlib.contextmanager
 def _refused(path: Path, statement: str | tuple[str, ...], code: str, words: str) -> Iterator[Mend]:
-    """SQLite answers the first statement that begins like this, or the opening of the file, with an error."""
+    """SQLite fails the first statement with this beginning, or the opening of the file."""
     mended: list[bool] = []
 
     class Connection(sqlite3.Connection):
@@ -87,22 +87,22 @@ def _refused(path: Path, statement: str | tuple[str, ...], code: str, words: str
 
 
 def no_permission(path: Path) -> contextlib.AbstractContextManager[Mend]:
-    """The system refuses to open it."""
+    """The system refuses to open the ledger."""
     return _refused(path, "", "SQLITE_CANTOPEN", "unable to open database file")
 
 
 def an_input_output_error(path: Path) -> contextlib.AbstractContextManager[Mend]:
-    """The disk does not give the rows."""
+    """The disk fails to read the rows."""
     return _refused(path, "SELECT", "SQLITE_IOERR_READ", "disk I/O error")
 
 
 def a_full_disk_without_shm(path: Path) -> contextlib.AbstractContextManager[Mend]:
-    """After a clean stop the file that writers and readers share is gone, and there is no room to make it."""
+    """A clean stop removes the -shm file that writers and readers share, and the disk has no room for a new one."""
     return _refused(path, "PRAGMA journal_mode", "SQLITE_CANTOPEN", "unable to open database file")
 
 
 def a_full_disk_with_shm(path: Path) -> contextlib.AbstractContextManager[Mend]:
-    """The ledger can be read, and nothing can be written to it."""
+    """The ledger can be read but not written."""
     return _refused(path, ("INSERT", "UPDATE", "DELETE"), "SQLITE_FULL", "database or disk is full")
 
 

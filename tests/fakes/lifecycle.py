@@ -1,4 +1,4 @@
-"""What a node's claims meet around restarts: kubelet's pod-resources, an API server's claims, CPUs that come and go."""
+"""What surrounds a node's claims during restarts: kubelet's pod-resources, an API server, CPUs that come and go."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ POD_GROUP = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "
 
 
 def group_claim(name: str, uid: str, device: str, count: int | None = None) -> ResourceClaim:
-    """The same as `cpu_claim`, reserved for the PodGroup `crew` in place of a pod (KEP-5729)."""
+    """Like `cpu_claim`, but reserved for the PodGroup `crew` instead of a pod (KEP-5729)."""
     claim = cpu_claim(name, uid, device, count)
     group = decode(ResourceClaimConsumerReference, POD_GROUP)
     return msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, reserved_for=(group,)))
 
 
 def claim_of_requests(name: str, uid: str, device: str, *counts: int) -> ResourceClaim:
-    """A claim with requests `r0`, `r1` ... that were allocated so many CPUs of one device."""
+    """A claim with requests `r0`, `r1` ..., which were allocated these numbers of CPUs of one device."""
     return _claim(
         name,
         uid,
@@ -63,7 +63,7 @@ def claim_of_requests(name: str, uid: str, device: str, *counts: int) -> Resourc
 
 
 def cpu_claim(name: str, uid: str, device: str, count: int | None = None, **result: Any) -> ResourceClaim:
-    """A claim in namespace `default` that was allocated a device of the CPU driver, for the pod `pod-<name>`."""
+    """A claim in namespace `default` with an allocated device of the CPU driver, for the pod `pod-<name>`."""
     amount = {} if count is None else {"consumedCapacity": {"dra.cpu/cpu": str(count)}}
     return _claim(
         name, uid, [{"request": "r", "driver": "dra.cpu", "pool": "node", "device": device, **amount, **result}]
@@ -84,11 +84,11 @@ def _claim(name: str, uid: str, results: list[dict[str, Any]]) -> ResourceClaim:
 
 
 class ApiClaims(MemoryCluster):
-    """The claims that an API server has, and where slices go; `away` is an API server that does not answer.
+    """An API server's claims, which also accepts slices; with `away` it does not answer.
 
     Attributes:
-        by_name: the claims that there are, by namespace and name.
-        asked: every claim that was asked about, in order.
+        by_name: the claims that exist, by namespace and name.
+        asked: every claim that was requested, in order.
         capacities: the CPUs of the devices of every slice publication, by name.
     """
 
@@ -149,7 +149,7 @@ class KubeletPods:
         driver: str = "dra.cpu",
         kind: str = KIND,
     ) -> None:
-        """A container `main` of `default/<pod>` has a claim."""
+        """Run a container `main` in `default/<pod>` with a claim."""
         self._pods[("default", pod)] = api.PodResources(
             namespace="default",
             name=pod,
@@ -159,12 +159,12 @@ class KubeletPods:
         )
 
     def also(self, pod: str, claim: str, uid: str, device: str = "cpudevnuma000") -> None:
-        """The container of a pod that runs has one more claim."""
+        """Give the container of a running pod another claim."""
         (main,) = self._pods[("default", pod)].containers
         main.dynamic_resources.append(_given(claim, uid, device, "dra.cpu", KIND))
 
     def end(self, pod: str) -> None:
-        """The pod is gone."""
+        """Remove the pod."""
         del self._pods[("default", pod)]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Machines for tests, made of the files that a test names."""
+"""Machines for tests, built from the files that a test names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cpu_files(cpu: int, **files: str) -> dict[str, str]:
 
 
 def write_machine(folder: Path, description: str = EIGHT_CPUS) -> None:
-    """A synthetic machine's files in a folder."""
+    """Write a synthetic machine's files into a folder."""
     for path, node in leaves(synthetic_tree(parse_description(description))):
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Machines with memory for tests, and claims on them the way the framework hands them to the driver."""
+"""Machines with memory for tests, and claims as the framework passes them to the driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TWO_NODES = "sockets=2,cores=4"
 
 
 def node_files(node: int, cpus: str, gib: int = 4, **files: str) -> dict[str, str]:
-    """The files of a NUMA node; `files` come besides, `__` standing for a slash."""
+    """The files of a NUMA node, and `files` with `__` in place of slashes."""
     return {
         f"{NODE}/node{node}/cpulist": cpus,
         f"{NODE}/node{node}/meminfo": f"Node {node} MemTotal:       {gib << 20} kB\nNode {node} MemFree: 1 kB\n",
@@ -67,7 +67,7 @@ def result(device: str, size: str | None, request: str = "mem", **fields: Any) -
 
 
 def config(requests: tuple[str, ...] = (), **fields: Any) -> DeviceAllocationConfiguration:
-    """A `MemoryConfig` as it stands in an allocation."""
+    """A `MemoryConfig` as an allocation contains it."""
     document = {"apiVersion": "dra.memory/v1alpha1", "kind": "MemoryConfig", **fields}
     return DeviceAllocationConfiguration(
         source="FromClaim", requests=requests, opaque=Opaque(driver="dra.memory", parameters=document)
@@ -90,7 +90,7 @@ def _parsed(config: Config) -> Config:
 
 
 def holding(**amounts: Mapping[str, int]) -> Held:
-    """What other claims hold: amounts by device, by the claim's name."""
+    """What other claims hold: amounts by device, by claim name."""
     return Held.of(
         Holding(
             ClaimRef("default", name, f"uid-{name}"),
@@ -101,5 +101,5 @@ def holding(**amounts: Mapping[str, int]) -> Held:
 
 
 def granted(asked: AllocatedClaim, held: Held | None = None, on: tuple[MemoryDevice, ...] = ()) -> ClaimGrant:
-    """What the claim gets."""
+    """What the claim is granted."""
     return grant_memory(asked, held or Held(), on or devices())

@@ -1,4 +1,4 @@
-"""A container runtime's side of NRI, enough of it to drive a plug-in: it frames as the Go library does."""
+"""A container runtime's side of NRI, complete enough to drive a plug-in; it splits frames as the Go library does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADER = struct.Struct(">IIBB")
 
 
 class CallFailedError(Exception):
-    """The plug-in answered with a status."""
+    """The plug-in answered with an error status."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -63,21 +63,21 @@ def updates_of(response: Any) -> dict[str, str]:
 
 
 def go_frames(connection: int, message: ttrpc.Message) -> bytes:
-    """A message as the Go side sends it: its first 4,096 bytes as one frame, the rest as another."""
+    """A message as Go sends it: its first 4,096 bytes as one frame, the rest as another."""
     header = _HEADER.pack(len(message.data), message.stream, message.type, message.flags)
     whole = header + message.data
     return b"".join(frame(connection, piece) for piece in (whole[:4096], whole[4096:]) if piece)
 
 
 class Wire:
-    """The runtime's end without a socket: calls out, answers and the plug-in's own calls in.
+    """The runtime's end without a socket: it calls the plug-in, reads its answers and serves its calls.
 
     Attributes:
         received: the plug-in's calls, in order, as (method, payload).
-        answers: what the plug-in answered, by stream.
+        answers: the plug-in's answers by stream.
         update_error: if set, UpdateContainers fails with this text.
         register_error: if set, RegisterPlugin fails with this text.
-        silent: calls of the plug-in are not answered.
+        silent: whether calls of the plug-in stay unanswered.
     """
 
     def __init__(self) -> None:
@@ -91,13 +91,13 @@ class Wire:
         self.silent = False
 
     def call(self, method: str, body: Any, timeout: float = 2.0) -> tuple[int, bytes]:
-        """The stream and the bytes of a call to the plug-in."""
+        """Return the stream and the bytes of a call to the plug-in."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         call = ttrpc.Call(PLUGIN, method, body.SerializeToString(), timeout)
         return stream, go_frames(PLUGIN_CONNECTION, ttrpc.request(stream, call))
 
     def receive_data(self, data: bytes) -> bytes:
-        """Take the plug-in's bytes; what comes back goes to the plug-in."""
+        """Receive bytes from the plug-in; return the bytes to send back."""
         out = b""
         for chunk in self._demultiplexer.receive_data(data):
             if chunk.connection == PLUGIN_CONNECTION:
@@ -128,7 +128,7 @@ class FakeRuntime:
         sock.settimeout(patience)
 
     def pump(self) -> None:
-        """Read once and answer what the plug-in asks.
+        """Read once, and answer the plug-in's calls.
 
         Raises:
             ConnectionError: the plug-in has closed the connection.
@@ -141,7 +141,7 @@ class FakeRuntime:
             self.sock.sendall(out)
 
     def wait_for(self, method: str, times: int = 1) -> bytes:
-        """The payload of the plug-in's call number `times` of that method."""
+        """The payload of the plug-in's `times`-th call of that method."""
         while True:
             payloads = [payload for name, payload in self.wire.received if name == method]
             if len(payloads) >= times:
@@ -152,7 +152,7 @@ class FakeRuntime:
         """Call the plug-in and return the payload of its answer.
 
         Raises:
-            CallFailedError: it answered with a status.
+            CallFailedError: it answered with an error status.
         """
         stream, data = self.wire.call(method, body)
         self.sock.sendall(data)
@@ -170,7 +170,7 @@ class FakeRuntime:
         nri_version: str = "",
         runtime: str = "containerd",
     ) -> nri.SynchronizeResponse:
-        """Registration, Configure and Synchronize."""
+        """Register, configure and synchronize the plug-in."""
         self.wait_for("RegisterPlugin")
         body = nri.ConfigureRequest(runtime_name=runtime, runtime_version="v2.3.4", nri_version=nri_version)
         self.call("Configure", body)
@@ -179,21 +179,21 @@ class FakeRuntime:
     def synchronize(
         self, pods: Iterable[nri.PodSandbox] = (), containers: Iterable[nri.Container] = (), *, more: bool = False
     ) -> nri.SynchronizeResponse:
-        """One message of a Synchronize."""
+        """Send one message of a Synchronize."""
         body = nri.SynchronizeRequest(pods=pods, containers=containers, more=more)
         return nri.SynchronizeResponse.FromString(self.call("Synchronize", body))
 
     def create(self, made: nri.Container, of: nri.PodSandbox) -> nri.CreateContainerResponse:
-        """CreateContainer."""
+        """Send CreateContainer."""
         body = nri.CreateContainerRequest(pod=of, container=made)
         return nri.CreateContainerResponse.FromString(self.call("CreateContainer", body))
 
     def stop(self, made: nri.Container, of: nri.PodSandbox) -> nri.StopContainerResponse:
-        """StopContainer."""
+        """Send StopContainer."""
         body = nri.StopContainerRequest(pod=of, container=made)
         return nri.StopContainerResponse.FromString(self.call("StopContainer", body))
 
     def notify_all(self, made: nri.Container, of: nri.PodSandbox) -> None:
-        """Every event that wants no answer but that it was heard."""
+        """Send every event whose answer is only an acknowledgement."""
         for event in (nri.POST_START_CONTAINER, nri.REMOVE_CONTAINER, nri.STOP_POD_SANDBOX):
             self.call("StateChange", nri.StateChangeEvent(event=event, pod=of, container=made))

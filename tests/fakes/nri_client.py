@@ -1,4 +1,4 @@
-"""The NRI client beside a runtime on a real socket, with the real decisions behind it."""
+"""The NRI client with the real decisions, and a runtime on a real socket."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELD = replace(EMPTY, claims={"a": CLAIM})
 
 @dataclass
 class Node:
-    """A node service: what is on record, what the ledger says when it is read again, and kubelet."""
+    """A node service: the claims on record, what a second read of the ledger returns, and kubelet's answers."""
 
     now: PinSnapshot = EMPTY
     ledger: PinSnapshot | None = None
@@ -52,7 +52,7 @@ class Node:
 
 @dataclass
 class Bench:
-    """A client and the socket at which it looks for a runtime."""
+    """A client and the socket on which it expects a runtime."""
 
     path: Path
     listener: socket.socket

@@ -1,4 +1,4 @@
-"""An API server as a client's wire: it answers lists page by page, and what it is told to refuse it refuses."""
+"""An API server as a client's wire: it answers lists page by page, and refuses what a test says."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class WireAnswer:
 
 @dataclass
 class PagedServer:
-    """Answers lists, two objects a page.
+    """Answers lists with two objects a page.
 
     Attributes:
-        objects: by resource, names or whole objects; a resource that is not there is not found.
-        version: the version of resource.k8s.io that it has.
-        rules: the version that its DeviceTaintRules have; empty if it has none.
-        groups: the version that its PodGroups have.
+        objects: names or whole objects by resource; a resource without an entry is not found.
+        version: the version of resource.k8s.io that it serves.
+        rules: the version of its DeviceTaintRules; empty if it serves none.
+        groups: the version of its PodGroups.
         refused: the resources that may not be listed.
         silent: whether it answers nothing at all.
-        forgets: resources whose next page it has forgotten, as a list that is read too slowly.
-        seen: paths with their queries, in the order in which they came.
+        forgets: resources whose continue token expires, as it does when a list is read too slowly.
+        seen: paths with their queries, in order.
     """
 
     objects: Mapping[str, list[Any]]

@@ -45,7 +45,7 @@ PODS = [pod("pod-uid-a", name="pod-a"), pod("p2")]
 
 @dataclass
 class World:
-    """One node of 8 CPUs, with the driver's instances by their pods' UIDs."""
+    """One node of 8 CPUs, with the driver's instances by pod UID."""
 
     folder: Path
     listener: socket.socket
@@ -60,7 +60,7 @@ class World:
         return self.folder / "plugins" / DRIVER / "ledger.db"
 
     def start(self, uid: str = "", machine: Root | None = None, reserved: str = "") -> DriverService:
-        """An instance on the node's machine, or on this one."""
+        """Start an instance on the node's machine, or on the given one."""
         machine = machine or open_machine(EIGHT_CPUS)
         service = DriverService(
             CPUPlugin(machine, CPUOptions(reserved=CPUSet.parse(reserved))),
@@ -91,7 +91,7 @@ class World:
         return FakeRuntime(sock)
 
     def synchronized(self) -> tuple[FakeRuntime, dict[str, str]]:
-        """The runtime takes in a plug-in and tells it of everybody; what it changes of them."""
+        """Accept a plug-in and synchronize it with all containers; return the changes that it makes."""
         runtime = self.admit()
         return runtime, updates_of(runtime.handshake(PODS, EVERYBODY, "v0.12.1"))
 
@@ -101,7 +101,7 @@ class World:
 
 @contextlib.contextmanager
 def pinning_node() -> Iterator[World]:
-    """A node on which nothing runs yet; drivers look again at once at what they could not read."""
+    """A node without containers; drivers retry at once what they could not read."""
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr("dranode.driver.serve.service._AGAIN_SECONDS", 0.05)
@@ -125,7 +125,7 @@ def pinning_node() -> Iterator[World]:
 
 
 def given(runtime: FakeRuntime, name: str, of: Any, env: tuple[str, ...] = ()) -> str:
-    """The CPUs of the container `main` that is created."""
+    """Create the container `main` and return its CPUs."""
     return runtime.create(container(name, of.uid, env, name="main"), of).adjust.linux.resources.cpu.cpus
 
 
@@ -137,7 +137,7 @@ def hung_up(runtime: FakeRuntime) -> None:
 
 
 def with_a_claim(world: World, uid: str = "") -> None:
-    """A driver was here and has gone."""
+    """Start a driver, prepare a claim, and stop it."""
     world.start(uid)
     runtime, _ = world.synchronized()
     assert isinstance(world.prepare(CLAIM), Prepared)
@@ -146,8 +146,8 @@ def with_a_claim(world: World, uid: str = "") -> None:
 
 
 def mended(world: World, service: DriverService, runtime: FakeRuntime, published: object) -> None:
-    """An instance that is alone can read again: it connects again, moves nobody, and prepares `OTHER`."""
-    # Whose the containers are is told anew before anything is changed.
+    """Check that an instance without others recovers: it reconnects, changes no mask, and prepares `OTHER`."""
+    # The driver learns again whose the containers are before it changes anything.
     hung_up(runtime)
     assert not [method for method, _ in runtime.wire.received if method == "UpdateContainers"]
     runtime, updates = world.synchronized()
@@ -159,7 +159,7 @@ def mended(world: World, service: DriverService, runtime: FakeRuntime, published
 
 
 def handed_over(world: World, old: DriverService, new: DriverService, runtime: FakeRuntime) -> None:
-    """The new instance can read again: it connects again, moves nobody, and becomes active."""
+    """Check that the new instance recovers: it reconnects, changes no mask, and becomes active."""
     hung_up(runtime)
     _, updates = world.synchronized()
     assert updates == {}
@@ -168,13 +168,13 @@ def handed_over(world: World, old: DriverService, new: DriverService, runtime: F
 
 
 def both_look_often(monkeypatch: pytest.MonkeyPatch, *services: DriverService) -> None:
-    """Wait until each has looked at who has the authority often enough for it to pass, if it were to."""
+    """Wait until each instance has checked the authority often enough that it would have changed hands by now."""
     looks = [_counted_looks(monkeypatch, service) for service in services]
     eventually(lambda: all(len(each) >= 5 for each in looks))
 
 
 def _counted_looks(monkeypatch: pytest.MonkeyPatch, service: DriverService) -> list[None]:
-    """A list that grows with every look of a service at who has the authority."""
+    """A list that grows with every check of the authority by a service."""
     looks: list[None] = []
     authority = service._authority
     assert authority is not None

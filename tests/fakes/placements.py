@@ -1,4 +1,4 @@
-"""What a real kube-scheduler did with pods, compared with what the simulator would do, and done again without it."""
+"""Compares a real kube-scheduler's decisions with the simulator's, and replays them without the scheduler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DRAWN_OR_AMOUNT = ("shareID", "consumedCapacity")
 
 
 def difference(mine: Placement, real: Document, nodes: int) -> str:
-    """How the answers differ; empty if they do not."""
+    """Return how the answers differ; empty if they do not."""
     node = real["spec"].get("nodeName")
     if node is None:
         message = next(each["message"] for each in real["status"]["conditions"] if each["type"] == "PodScheduled")
@@ -43,7 +43,7 @@ def difference(mine: Placement, real: Document, nodes: int) -> str:
 
 
 def _refused_otherwise(mine: Placement, message: str, nodes: int) -> str:
-    """How the answer differs from a pod that was refused with a message."""
+    """Return how the answer differs for a pod that was refused with a message."""
     if mine.node is not None:
         lottery = len(mine.tied) > 1 and message.startswith(NOT_BOUND.partition("{")[0])
         return "" if lottery else f"bound to no node, but here to {mine.tied}: {message}"
@@ -54,7 +54,7 @@ def _refused_otherwise(mine: Placement, message: str, nodes: int) -> str:
 
 
 def chosen_otherwise(choice: PodChoice, mine: Placement) -> str:
-    """How the choice of a node by groups differs from looking at every node; empty if it does not."""
+    """Return how the choice by groups of nodes differs from the choice over all nodes; empty if it does not."""
     if choice.node is None or mine.node is None:
         return "" if choice.node == mine.node else f"{choice.node or choice.message}, not {mine.tied}"
     tied = choice.best.tied if choice.best is not None else 0
@@ -63,13 +63,13 @@ def chosen_otherwise(choice: PodChoice, mine: Placement) -> str:
 
 
 def _sentence(mine: Placement, nodes: int) -> str:
-    """The sentence of the pod's event."""
+    """The message of the pod's Event."""
     cases = (RefusalCase(refusal, None, name) for name, refusal in mine.refusals.items())
     return available(reason_counts(cases), nodes, mine.problem)
 
 
 def devices_differ(outcome: Outcome, theirs: AllocationResult | None) -> str:
-    """How a claim's devices differ from those that it got; empty if they do not."""
+    """Return how a claim's devices differ from the recorded ones; empty if they do not."""
     name = outcome.claim.metadata.name
     if theirs is None or outcome.allocation is None:
         return f"claim {name} is not allocated"
@@ -82,7 +82,7 @@ def sources_of(documents: Iterable[Document]) -> list[SourceDocument]:
 
 
 def replay(case: Document, features: Features) -> list[str]:
-    """Go through what was recorded, pod by pod, and name every difference."""
+    """Replay a recording pod by pod, and yield every difference."""
     minor = features.release.number[0]
     dump = read_dump(sources_of(case["documents"]))
     allocator = Allocator(dump.slices, dump.classes, features, new_share_id=lambda: "share")
@@ -119,5 +119,5 @@ def _results(allocation: AllocationResult) -> list[Document]:
 
 
 def _amounts(result: Document) -> Document:
-    """The amounts of a result as numbers: the API server writes 1500000000 as 1500M."""
+    """A result's amounts as numbers: the API server writes 1500000000 as 1500M."""
     return {name: Quantity(text).value for name, text in result.get("consumedCapacity", {}).items()}

@@ -1,4 +1,4 @@
-"""A cluster with pods that have claims, as kube-apiserver, the controllers, kube-scheduler and kubelet leave it.
+"""A cluster with pods that have claims, in the state that the control plane and kubelet leave behind.
 
 Names of generated claims, Events and messages are those of Kubernetes 1.37 (pkg/controller/resourceclaim, pkg/kubelet,
 pkg/scheduler/framework/plugins/dynamicresources, pkg/controller/devicetainteviction).
@@ -45,17 +45,17 @@ def result(device: str, driver: str, node: str, request_name: str = "r", /, **mo
 
 
 def waiting(reason: str, message: str = "", name: str = "main") -> Document:
-    """The status of a container that waits."""
+    """The status of a waiting container."""
     return {"name": name, "state": {"waiting": {"reason": reason, "message": message}}, "restartCount": 0}
 
 
 def running(name: str = "main", **more: Any) -> Document:
-    """The status of a container that runs."""
+    """The status of a running container."""
     return {"name": name, "state": {"running": {"startedAt": "2026-11-22T07:00:09Z"}}, "restartCount": 0, **more}
 
 
 def on_laptop(command: Command, cluster: PodCluster, folder: Path, *arguments: str) -> Result:
-    """Run a command where only the cluster's kubeconfig is known; errors of the command itself are raised."""
+    """Run a command that knows only the cluster's kubeconfig; errors of the command itself are raised."""
     kubeconfig = cluster.api.kubeconfig(folder / "kubeconfig")
     laptop = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": kubeconfig, "HOME": str(folder)}
     ran = CliRunner(env=laptop).invoke(command, arguments)
@@ -65,7 +65,7 @@ def on_laptop(command: Command, cluster: PodCluster, folder: Path, *arguments: s
 
 
 def explained(cluster: PodCluster, folder: Path, *arguments: str, output: str = "json") -> tuple[int, Any]:
-    """Run `explain` for the pod `app` or something else; exit status and output."""
+    """Run `explain`, for the pod `app` by default; returns exit status and output."""
     asked = [*(arguments or ("app",)), "-o", output, "--node-name", "laptop", "--kubelet-root", str(folder)]
     ran = on_laptop(explain, cluster, folder, *asked)
     return ran.exit_code, json.loads(ran.stdout) if output == "json" else ran.stdout
@@ -77,7 +77,7 @@ class PodCluster:
 
     Attributes:
         api: the API server.
-        clock: the seconds of the last Event, which each Event moves on.
+        clock: the time of the last Event in seconds; each Event advances it.
     """
 
     api: ApiServer
@@ -147,7 +147,7 @@ class PodCluster:
         constraints: Iterable[Document] = (),
         **metadata: Any,
     ) -> None:
-        """A claim; with results it is allocated on a node and reserved for pods and PodGroups."""
+        """Add a claim; with results it is allocated on a node and reserved for pods and PodGroups."""
         spec = claim_spec(*requests)
         spec["devices"] |= {"constraints": list(constraints)} if constraints else {}
         document = {"metadata": {"name": name, "namespace": NAMESPACE, "uid": f"uid-{name}", **metadata}, "spec": spec}
@@ -167,7 +167,7 @@ class PodCluster:
         self.api.put("resourceclaims", document)
 
     def made_claim(self, pod: str, entry: str, *requests: Document, suffix: str = "x7k2p", **more: Any) -> str:
-        """A claim that the controller has made for a pod from a template; its name."""
+        """Add a claim as the controller generates it for a pod from a template; returns its name."""
         name = f"{pod}-{entry}-{suffix}"
         owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": f"uid-{pod}", "controller": True}
         self.claim(
@@ -195,7 +195,7 @@ class PodCluster:
         named: bool = True,
         **spec: Any,
     ) -> None:
-        """A pod with claims by name, from templates, and with what the controller has made of those."""
+        """Add a pod with claims by name or from templates, and the claims that the controller generated from those."""
         entries = [{"name": entry, "resourceClaimName": claim} for entry, claim in (claims or {}).items()]
         entries += [{"name": entry, "resourceClaimTemplateName": one} for entry, one in (templates or {}).items()]
         container: Document = {"name": "main", "image": "app:1", "resources": {}}
@@ -232,7 +232,7 @@ class PodCluster:
     def event(
         self, reason: str, message: str, *, pod: str = "app", source: str = "kubelet", kind: str = "Warning"
     ) -> None:
-        """An Event about a pod, later than all before it; kube-scheduler writes those of events.k8s.io."""
+        """Add an Event about a pod, later than all earlier ones; kube-scheduler's are of events.k8s.io."""
         self.clock += 1
         when = f"2026-11-22T07:00:{self.clock:02}Z"
         about = {"kind": "Pod", "namespace": NAMESPACE, "name": pod, "uid": f"uid-{pod}", "apiVersion": "v1"}
@@ -250,7 +250,7 @@ class PodCluster:
         self.api.objects.create(CORE_EVENT, document)
 
     def unschedulable(self, message: str) -> Document:
-        """The status of a pod that kube-scheduler could place nowhere, with its Event."""
+        """Give a pod the status that kube-scheduler found no node for it, with its Event."""
         self.event("FailedScheduling", message, source="default-scheduler")
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         return {"conditions": [condition]}
@@ -264,5 +264,5 @@ def cpu_device(name: str = "cpudevnuma000", count: str = "8", **more: Any) -> Do
 
 
 def claim_spec(*requests: Document) -> Document:
-    """The spec of a claim; one CPU if nothing is said."""
+    """The spec of a claim; for one CPU by default."""
     return {"devices": {"requests": list(requests) or [request()]}}

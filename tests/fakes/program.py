@@ -1,4 +1,4 @@
-"""The program `dranode` run in this process, which saves the start of an interpreter for each command."""
+"""Runs the program `dranode` in this process, which saves starting an interpreter for each command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dranode.driver.cli.commands import cli, run
 
 
 def run_program(*arguments: str | Path, cwd: Path, **environment: str) -> CompletedProcess[str]:
-    """Run a command in a folder, with these environment variables besides; returns its exit status and its output."""
+    """Run a command in a folder with these extra environment variables; returns its exit status and output."""
     out, err = TextIOWrapper(BytesIO(), encoding="utf-8"), TextIOWrapper(BytesIO(), encoding="utf-8")
     words = list(map(str, arguments))
     status: object = 0
@@ -48,7 +48,7 @@ def _text(stream: TextIOWrapper) -> str:
 
 @contextlib.contextmanager
 def _as_it_was() -> Iterator[None]:
-    """Undo what a command changes for all of its process."""
+    """Undo the process-wide changes of a command."""
     root = logging.getLogger()
     handlers, level, threshold, stdin = root.handlers[:], root.level, gc.get_threshold(), sys.stdin
     try:

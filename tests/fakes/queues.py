@@ -12,17 +12,17 @@ KUEUE = "kueue.x-k8s.io/v1beta2"
 
 
 def sources(documents: Sequence[Mapping[str, Any]], file: str = "queues.yaml") -> list[SourceDocument]:
-    """As `load_documents` gives them."""
+    """Documents as `load_documents` returns them."""
     return [SourceDocument(file, index, dict(document)) for index, document in enumerate(documents)]
 
 
 def document(kind: str, name: str, spec: Mapping[str, Any], version: str = KUEUE, **more: Any) -> dict[str, Any]:
-    """Any object."""
+    """An object of any kind."""
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": dict(spec), **more}
 
 
 def group(resources: Sequence[str], **flavors: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-    """A resource group: by flavor, nominal quotas in order, or mappings with limits."""
+    """A resource group: nominal quotas by flavor, in order; or mappings that also have limits."""
     return {
         "coveredResources": list(resources),
         "flavors": [
@@ -39,7 +39,7 @@ def group(resources: Sequence[str], **flavors: Mapping[str, Any] | Sequence[Any]
 
 
 def cluster_queue(name: str, *groups: Mapping[str, Any], cohort: str = "", **spec: Any) -> dict[str, Any]:
-    """A ClusterQueue for all namespaces, with a LocalQueue's worth of nothing else."""
+    """A ClusterQueue that accepts all namespaces."""
     everywhere: dict[str, Any] = {"namespaceSelector": {}}
     made = {**everywhere, "resourceGroups": list(groups), "cohortName": cohort, **spec}
     return document("ClusterQueue", name, made)
@@ -61,7 +61,7 @@ def local_queue(name: str, queue: str) -> dict[str, Any]:
 
 
 def pod_set(name: str = "main", count: int = 1, min_count: int | None = None, **requests: Any) -> dict[str, Any]:
-    """A pod set of one container; what is no resource name (`spec`) goes into the pod's spec."""
+    """A pod set with one container; keywords that are not resource names (`spec`) go into the pod's spec."""
     spec = requests.pop("spec", {})
     container = {"name": "c", "resources": {"requests": requests}}
     return {
@@ -75,7 +75,7 @@ def pod_set(name: str = "main", count: int = 1, min_count: int | None = None, **
 def workload(
     name: str, queue: str, *pod_sets: Mapping[str, Any], priority: int = 0, created: float | None = None
 ) -> dict[str, Any]:
-    """A Workload that waits."""
+    """A waiting Workload."""
     made = document("Workload", name, {"queueName": queue, "priority": priority, "podSets": list(pod_sets)})
     if created is not None:
         made["metadata"]["creationTimestamp"] = timestamp(created)
@@ -99,5 +99,5 @@ def admitted(
 
 
 def timestamp(seconds: float) -> str:
-    """As the API writes it."""
+    """Format seconds as the API does."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

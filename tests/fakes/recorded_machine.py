@@ -1,4 +1,4 @@
-"""A machine of 8 CPUs as its kernel shows it in files, and what the CPU driver has on record on it."""
+"""A machine of 8 CPUs as kernel files, and the CPU driver's records on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PODS = "kubepods.slice/kubepods-burstable.slice"
 
 @dataclass
 class RecordedMachine:
-    """A machine of 8 CPUs as its kernel shows it, and the driver's records on it."""
+    """A machine of 8 CPUs as kernel files, and the driver's records on it."""
 
     folder: Path
     claims: list[Any] = field(default_factory=list)
@@ -42,7 +42,7 @@ class RecordedMachine:
         place.write_text(text)
 
     def prepare(self, name: str, *counts: int, grouped: bool = False) -> None:
-        """A claim `uid-<name>` of the pod `pod-<name>`, whose UID is `pod-uid-<name>`, or of the PodGroup `crew`."""
+        """Record a claim `uid-<name>` of the pod `pod-<name>` (UID `pod-uid-<name>`), or of the PodGroup `crew`."""
         node = NodeClaims(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), self.data, self.folder / "cdi")
         node.open()
         if len(counts) > 1:
@@ -61,7 +61,7 @@ class RecordedMachine:
             self.write(f"proc/{pid}/environ", more["env"].replace(" ", "\0") + "\0")
 
     def container(self, pid: int, name: str, cpus: str, env: str, effective: str | None = None) -> str:
-        """A container of the pod of that name; its process may run on `cpus`, its cgroup on `effective`."""
+        """Add a container of a pod; its process may run on `cpus`, its cgroup on `effective`."""
         uid = f"pod_uid_{name}"
         cgroup = f"{PODS}/kubepods-burstable-pod{uid}.slice/cri-containerd-{pid}.scope"
         self.process(pid, name, cpus, cgroup, env=env)
@@ -69,7 +69,7 @@ class RecordedMachine:
         return cgroup
 
     def run(self, *arguments: str) -> tuple[list[dict[str, Any]], str | None]:
-        """The rows, and the sentence with which the command ends if its status is 1."""
+        """Return the rows, and the command's final message if its status is 1."""
         done = CliRunner().invoke(command, [*self.options(), "-o", "json", *arguments])
         failed = str(done.exception) if isinstance(done.exception, DranodeError) else None
         assert failed is not None or done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""Claims on memory, on record on a machine whose kernel is files, and their containers."""
+"""Recorded claims for memory on a machine made of kernel files, and their containers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.fakes.recorded_machine import RecordedMachine
 
 MIB = 1 << 20
 HARDWARE = "sockets=2,cores=4"
-# What CDI injects for a claim `a` with a result of ordinary memory and one of huge pages.
+# The variables that CDI injects for a claim `a` with one result of ordinary memory and one of huge pages.
 WHOLE = "DRANODE_MEMS_uid-a=1 DRANODE_MEMORY_uid-a_0=1 DRANODE_MEMORY_uid-a_1=1"
 MEMORY = {"memory-numa1": "512Mi", "hugepages-2m-numa1": "64Mi"}
 
@@ -33,13 +33,13 @@ MEMORY = {"memory-numa1": "512Mi", "hugepages-2m-numa1": "64Mi"}
 def prepare(
     machine: RecordedMachine, amounts: dict[str, str], name: str = "a", *, grouped: bool = False, **config: Any
 ) -> None:
-    """Put a claim of the pod `pod-<name>`, or of the PodGroup `crew`, on record with the memory driver."""
+    """Record a claim of the pod `pod-<name>`, or of the PodGroup `crew`, with the memory driver."""
     consumed = {device: {"size": size} for device, size in amounts.items()}
     take(machine, MemoryPlugin(open_machine(HARDWARE), MemoryOptions()), consumed, config, name, grouped=grouped)
 
 
 def unread_pins(monkeypatch: pytest.MonkeyPatch, uid: str) -> None:
-    """Let the memory driver not understand the record of a claim, as one that a newer version wrote."""
+    """Make the memory driver fail to read a claim's record, as if a newer version had written it."""
     pinned = MemoryPlugin.pinned
 
     def read(plugin: MemoryPlugin, record: Record) -> PinnedClaim:
@@ -51,7 +51,7 @@ def unread_pins(monkeypatch: pytest.MonkeyPatch, uid: str) -> None:
 
 
 def local_cpus(machine: RecordedMachine) -> None:
-    """Put two CPUs of NUMA node 1 on record for the claim `a`, which takes its memory from there."""
+    """Record two CPUs of NUMA node 1 for the claim `a`, which takes its memory from there."""
     local = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "memory": "local"}
     take(machine, CPUPlugin(open_machine(HARDWARE), CPUOptions()), {"cpudevnuma001": {"dra.cpu/cpu": "2"}}, local)
 

@@ -1,4 +1,4 @@
-"""A program in a terminal of a given width, and what its screen shows in the end."""
+"""Runs a program in a terminal of a given width, and shows the final screen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SEQUENCE = re.compile(r"\x1b\[(\??)(\d*)(?:;\d+)*([A-Za-z])|\r|\n|[^\x00-\x1f]"
 
 
 def in_terminal(arguments: list[str | Path], width: int, cwd: Path) -> tuple[int, Screen]:
-    """Run a program in a pseudo-terminal; its exit status and its screen."""
+    """Run a program in a pseudo-terminal; returns its exit status and its screen."""
     main, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, width, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "CI"}}
@@ -31,14 +31,14 @@ def in_terminal(arguments: list[str | Path], width: int, cwd: Path) -> tuple[int
             while chunk := os.read(main, 65536):
                 written += chunk
         except OSError:
-            pass  # how Linux says that nobody has the other side open any more
+            pass  # Linux's error when the other side is closed
         os.close(main)
         status = program.wait(PATIENCE)
     return status, Screen(width, written.decode())
 
 
 class Screen:
-    """The lines that a terminal without an end would show; what is written beyond its width begins a new line."""
+    """The lines of an endlessly long terminal; output beyond its width continues on a new line."""
 
     def __init__(self, width: int, written: str) -> None:
         self.written = written

@@ -1,4 +1,4 @@
-"""A machine whose kernel lets interrupts be moved or refuses as Linux does, and whose power may go at any write."""
+"""A machine whose kernel moves interrupts or refuses as Linux does, and whose power may fail at any write."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ BOOT = "proc/sys/kernel/random/boot_id"
 
 
 class PowerCutError(BaseException):
-    """Nothing after this point happens; no handler gets a say."""
+    """Nothing after this point happens; no handler may run."""
 
 
 def interrupt(number: int) -> str:
-    """The file that says on which CPUs an interrupt fires."""
+    """The file with the CPUs of an interrupt."""
     return f"{IRQ}/{number}/smp_affinity_list"
 
 
@@ -58,13 +58,13 @@ def eight_cpus() -> dict[str, str]:
 
 
 class Kernel:
-    """A `Root` that takes writes to files that are there.
+    """A `Root` that accepts writes to files that exist.
 
     Attributes:
-        files: their contents by path; a path that ends in `/.` is an empty folder.
-        refuses: the error number with which writes are answered, by path.
-        unread: the error number with which reading and listing are answered, by path.
-        lasts: how many writes the power lasts; None for ever.
+        files: contents by path; a path that ends in `/.` is an empty folder.
+        refuses: the error number of writes, by path.
+        unread: the error number of reads and listings, by path.
+        lasts: the number of writes until the power fails; None: it never fails.
         written: the paths that were written, in order.
     """
 
@@ -111,29 +111,29 @@ class Kernel:
         if path in self.refuses:
             raise OSError(self.refuses[path], os.strerror(self.refuses[path]), path)
         if path == SYSTEM and not content.strip():
-            # A cgroup with processes keeps CPUs of its own (validate_change() in kernel/cgroup/cpuset.c).
+            # A cgroup with processes must keep some CPUs (validate_change() in kernel/cgroup/cpuset.c).
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         self.written.append(path)
         self.files[path] = self._taken(path, content.strip())
 
     def spend(self) -> None:
-        """One step with an effect, or the end of the power."""
+        """Count one step with an effect; raise when the power is used up."""
         if self.lasts is not None:
             if self.lasts == 0:
                 raise PowerCutError
             self.lasts -= 1
 
     def _taken(self, path: str, text: str) -> str:
-        """The value as the kernel shows it afterwards."""
+        """The value as the kernel shows it after the write."""
         return f"{CPUSet.parse_mask(text).mask:02x}" if path in (DEFAULT, WORKQUEUE, RPS, XPS) else text
 
     def remove(self, path: str) -> None:
-        """Pull out the device with these files."""
+        """Unplug the device with these files."""
         self.files = {each: text for each, text in self.files.items() if not each.startswith(f"{path}/")}
 
 
 class MemoryNotes:
-    """`Notes` in memory; putting them on record takes power as well."""
+    """`Notes` in memory; recording them uses power as well."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.document: Any = None
@@ -158,7 +158,7 @@ def quiet_record(name: str, cpus: str, isolation: str = "quiet") -> Record:
 
 
 def quiet_claim(name: str, cpus: str, isolation: str = "quiet", **fields: Any) -> Any:
-    """A claim that was allocated CPUs of the machine as a whole and wants these ones."""
+    """A claim for these CPUs, allocated from the whole machine."""
     parameters = {
         "apiVersion": "dra.cpu/v1alpha1",
         "kind": "CPUConfig",
@@ -172,18 +172,18 @@ def quiet_claim(name: str, cpus: str, isolation: str = "quiet", **fields: Any) -
 
 
 def values(kernel: Kernel, paths: Iterable[str]) -> list[str]:
-    """What these files hold."""
-    # All CPUs are as good as none of its own for a slice.
+    """The contents of these files."""
+    # For a slice, all CPUs mean the same as none of its own.
     return ["" if path == SYSTEM and kernel.files[path] == "0-7" else kernel.files[path] for path in paths]
 
 
 def peered(kernel: Kernel, **peers: Any) -> Tuner:
-    """What tunes a machine with these peers, as `Peers` calls them."""
+    """A tuner for a machine with these peers, named as `Peers` names them."""
     return Tuner(kernel, peers=Peers(kernel, **peers))
 
 
 def settle(tuner: Tuner, claims: Collection[Record], notes: Notes) -> None:
-    """One look at all settings, those of other processes too."""
+    """Check all settings once, including those of other processes."""
     tuner.tune(claims, notes)
     if tuner.notify(lambda: contextlib.nullcontext((claims, notes))):
         tuner.tune(claims, notes)

@@ -1,4 +1,4 @@
-"""ResourceSlices as an API server has them: a shelf with names, UIDs and versions, and why it would refuse a slice."""
+"""ResourceSlices as an API server has them: a store with names, UIDs and versions, and reasons to refuse a slice."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dranode.driver.slices.plan import CreateSlice, DeleteSlice, SliceChange, Up
 
 
 class ConflictError(Exception):
-    """Somebody else was there meanwhile."""
+    """Somebody else has changed the object meanwhile."""
 
 
 class SliceShelf:
-    """ResourceSlices by name. `put` files one as it stands, as another publisher would have left it."""
+    """ResourceSlices by name. `put` stores one unchanged, as another publisher would have left it."""
 
     def __init__(self) -> None:
         self.slices: dict[str, ResourceSlice] = {}
@@ -46,11 +46,11 @@ class SliceShelf:
                     metadata = msgspec.structs.replace(wanted.metadata, resource_version=str(next(self._numbers)))
                     self.slices[name] = msgspec.structs.replace(wanted, metadata=metadata)
                 case CreateSlice(wanted):
-                    # The real server adds five random characters; a number will do, and never repeats either.
+                    # The real server adds five random characters; a counter is enough, and never repeats either.
                     self.put(f"{wanted.metadata.generate_name}r{next(self._numbers):04d}", wanted.spec)
 
     def publish(self, desired: Iterable[ResourceSliceSpec]) -> tuple[SliceChange, ...]:
-        """Plan and apply; the changes that were made."""
+        """Plan and apply; returns the changes."""
         changes = plan(tuple(desired), self.slices.values())
         self.apply(changes)
         return changes
@@ -60,6 +60,6 @@ class SliceShelf:
 
 
 def slice_problems(spec: ResourceSliceSpec) -> list[str]:
-    """Why the API server would refuse the slice; the driver's own limits have no part in this."""
+    """Why the API server would refuse the slice, regardless of the driver's own limits."""
     slice_ = ResourceSlice(metadata=ObjectMeta(name="slice"), spec=spec)
     return [f"{error.path}: {error.message}" for error in slice_errors(slice_)]

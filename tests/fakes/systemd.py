@@ -1,4 +1,4 @@
-"""A stand-in for systemd on a system bus of its own: AllowedCPUs of units, and what `daemon-reload` does to cgroups."""
+"""A stand-in for systemd on its own system bus: AllowedCPUs of units, and the effect of `daemon-reload` on cgroups."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class FakeSystemd(UnixServer):
     """One systemd.
 
     Attributes:
-        allowed: the mask of each unit that was set, as AllowedCPUs has it.
-        cgroups: what their cgroups have, while other units keep the cpuset controller on.
-        refuses: the sentence with which it refuses to set properties; None if it does not.
-        hangs: the method that it never answers; `AUTH` for the greeting, empty for none.
-        calls: how many connections were made.
+        allowed: the AllowedCPUs mask of each unit that has one.
+        cgroups: the units' cgroup masks, while other units keep the cpuset controller enabled.
+        refuses: the error with which it refuses to set properties; None if it does not.
+        hangs: the method that it never answers; `AUTH` for the handshake, empty for none.
+        calls: the number of connections.
     """
 
     def __init__(self, bus: Path) -> None:

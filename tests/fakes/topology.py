@@ -1,4 +1,4 @@
-"""Topologies made by hand: one line a CPU."""
+"""Handmade topologies: one line for each CPU."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from dranode.api.cpuset import CPUSet
 from dranode.cpu.topology import CPU, Topology
 
-# core id, package, NUMA node (None: not told), L3 cache id (None: no L3)
+# core id, package, NUMA node (None: unknown), L3 cache id (None: no L3)
 Place = tuple[int, int, int | None, int | None]
 
 
 def topology(places: dict[int, Place]) -> Topology:
-    """A machine whose online CPU n is at `places[n]`; a core is a package's core id, a cache a cache id."""
+    """A machine with online CPU n at `places[n]`; equal core ids of a package mean one core, equal cache ids one L3."""
     cores = _sets(places, lambda place: place[:2])
     caches = _sets({cpu: place for cpu, place in places.items() if place[3] is not None}, lambda place: place[3])
     return Topology(
@@ -40,7 +40,7 @@ def topology(places: dict[int, Place]) -> Topology:
 
 
 def regular(sockets: int, numa: int, l3: int, cores: int, threads: int) -> Topology:
-    """A machine of equal parts, each number per parent, numbered as Linux numbers most servers."""
+    """A machine of equal parts, each number per parent, with CPUs numbered as on most servers."""
     total = sockets * numa * l3 * cores
     return topology(
         {

@@ -1,4 +1,4 @@
-"""A server on a unix socket that converses with one caller at a time."""
+"""A server on a unix socket that serves one caller at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class UnixServer(ABC):
-    """A server that listens from the start, in a thread of its own.
+    """A server that listens from the start, in its own thread.
 
     Attributes:
         path: its socket.
@@ -18,7 +18,7 @@ class UnixServer(ABC):
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self._socket = socket.socket(socket.AF_UNIX)
-        # Inherited by every connection: who asks comes with the message, for those that want to know.
+        # Every connection inherits this option: a message carries its sender's credentials.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind(str(path))
         self._socket.listen()
@@ -27,10 +27,10 @@ class UnixServer(ABC):
 
     @abstractmethod
     def converse(self, connection: socket.socket) -> None:
-        """Converse with a caller, until one of both has had enough."""
+        """Converse with a caller until either side ends it."""
 
     def end(self) -> None:
-        """Go away; the socket's file stays."""
+        """Stop; the socket's file stays."""
         self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()

@@ -1,1 +1,1 @@
-"""A driver that does everything right, and one for each way in which a driver can go wrong."""
+"""A driver that does everything right, and one for each mistake that a driver can make."""

@@ -1,4 +1,4 @@
-"""A bench of the sanity suite around a driver in this process."""
+"""The sanity suite's bench around a driver in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fakes.waiting import PATIENCE
 
 @contextlib.contextmanager
 def bench_of(kind: type[RightDriver], patience: float = PATIENCE, quiet: float = 0.25) -> Iterator[Bench]:
-    """A bench with a driver of that kind, not yet started."""
+    """A bench with a driver of that class, not started yet."""
     folder = Path(tempfile.mkdtemp(prefix="sanity-", dir="/tmp"))
     for name in ("plugins_registry", "plugins", "cdi"):
         (folder / name).mkdir()

@@ -1,4 +1,4 @@
-"""A small, right driver in this process, started and killed as a program is. Faulty drivers override one method."""
+"""A small, correct driver in this process, started and killed like a program. Faulty drivers override one method."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ CONFIGURATIONS = (
 Document = dict[str, Any]
 
 
-class Refused(Exception):  # noqa: N818 - the answer for a claim
-    """A claim that is not prepared."""
+class Refused(Exception):  # noqa: N818 - an answer for a claim
+    """The claim is not prepared."""
 
 
 class Instance:
@@ -47,25 +47,25 @@ class Instance:
         self.publisher.start()
 
     def kill(self) -> None:
-        """Leave everything as it is, as SIGKILL does."""
+        """Leave everything behind, as SIGKILL does."""
         self.stopped.set()
         kept = {socket: socket.exists() for socket in (self.endpoint, self.registration)}
         for server in self.servers:
             server.stop(0).wait()
         for socket, existed in kept.items():
-            # gRPC removes its sockets; a killed program's stay.
+            # gRPC removes its sockets; a killed program's sockets stay.
             if existed and not socket.exists():
                 _leave(socket)
         self.publisher.join()
 
 
 class RightDriver:
-    """The driver; a DriverProcess of the suite.
+    """The driver; a `DriverProcess` of the suite.
 
     Attributes:
-        folder: what the suite calls {kubelet}.
+        folder: the folder that the suite calls {kubelet}.
         server: the API server's URL.
-        lock: what serializes the instances, as a lock file does.
+        lock: serializes the instances, as a lock file does.
     """
 
     versions: ClassVar[tuple[str, ...]] = (
@@ -116,12 +116,12 @@ class RightDriver:
         return ""
 
     def usage(self, instance: str = "") -> ProcessUsage | None:
-        """A program's, since this one is the tests' own."""
+        """A process without growth, since the real one is the tests' own."""
         del instance
         return self.used
 
     def answered_claim(self) -> None:
-        """Use what a claim uses that has come and gone."""
+        """Called after a claim was prepared and unprepared; a leaking driver keeps something here."""
 
     def close(self) -> None:
         for instance in tuple(self.instances):
@@ -204,7 +204,7 @@ class RightDriver:
         return request.partition("/")[0]
 
     def prepare(self, claim: Any) -> list[Document]:
-        """The devices of a claim, from the record if there is one."""
+        """Return the claim's devices, from the record if there is one."""
         record = self.records().get(claim.uid)
         if record is None:
             document = self.checked(claim, self.claim(claim))
@@ -451,7 +451,7 @@ class RightDriver:
 
 
 class DriverWithoutHealth(RightDriver):
-    """A right driver that reports no health."""
+    """A correct driver that reports no health."""
 
     versions = RightDriver.versions[:2]
 

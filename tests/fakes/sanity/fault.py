@@ -1,4 +1,4 @@
-"""How faulty drivers are registered: each is the right one with one thing wrong, and the check that has to find it."""
+"""Registers faulty drivers: each is the correct one with one fault, and names the check that must find it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T", bound=type[RightDriver])
 
 @dataclass(frozen=True)
 class Fault:
-    """A driver that is wrong.
+    """A faulty driver.
 
     Attributes:
-        check: the id of the check that has to find it.
-        says: what stands in what the check has seen.
+        check: the id of the check that must find it.
+        says: a part of what the check reports.
         publishes: whether it publishes slices at all.
     """
 

@@ -142,7 +142,7 @@ class ReadsAllParameters(RightDriver):
 
 
 class Reading(RightDriver):
-    """Reads what it knows of any parameters."""
+    """Reads the fields that it knows from any parameters."""
 
     def decoded(self, parameters: Document) -> str:
         return str(parameters.get("color", "none"))
@@ -230,7 +230,7 @@ class UnpreparesForAll(RightDriver):
 
 
 class Unpreparing(RightDriver):
-    """Answers Unprepare with an error where it has one."""
+    """Answers Unprepare with an error if there is a `problem`."""
 
     def problem(self, claim: Any) -> str:
         raise NotImplementedError
@@ -270,7 +270,7 @@ class UnpreparesAllOrNothing(RightDriver):
 
 
 class UnpreparesByObject(Unpreparing):
-    """Gets the claim before it undoes anything."""
+    """Fetches the claim before it undoes anything."""
 
     def problem(self, claim: Any) -> str:
         if claim.uid not in self.records():

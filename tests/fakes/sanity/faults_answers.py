@@ -1,4 +1,4 @@
-"""Drivers whose answers for claims become others, lack entries or have too many."""
+"""Drivers whose answers change between calls, lack entries or have too many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONG_ENOUGH: Final = 0.02
 
 
 class LosingIds(RightDriver):
-    """Answers claims that are `stale` without their CDI ids."""
+    """Answers claims that are in `stale` without their CDI ids."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -183,7 +183,7 @@ class NumbersRequests(RightDriver):
 
 
 class Moving(RightDriver):
-    """Answers other devices than those that were allocated, once claims have come and gone."""
+    """Answers with other devices than the allocated ones after claims have come and gone."""
 
     gone = 0
 
@@ -204,7 +204,7 @@ class TakesTheNextDevice(Moving):
 
 @fault("concurrency-100-calls", "got [")
 class MixesCallsUp(RightDriver):
-    """Keeps the devices of the call at hand where another call puts its own."""
+    """Keeps the current call's devices where another call overwrites them."""
 
     current: list[Document]
 
@@ -221,7 +221,7 @@ class MixesCallsUp(RightDriver):
 
 @fault("concurrency-100-calls", "and ClaimAnswer(")
 class AnswersTheBusyShortly(RightDriver):
-    """Answers without CDI ids while others wait."""
+    """Answers without CDI ids while another call is under way."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -23,7 +23,7 @@ from tests.fakes.sanity.publisher import Publisher
 
 
 class Turning(Spec):
-    """Writes a number into every spec, and all specs anew when it grows."""
+    """Writes a number into every spec, and rewrites all specs when the number grows."""
 
     turn = 0
 
@@ -63,7 +63,7 @@ class RewritesAtTheEnd(Turning):
 
 @fault("cdi-repaired", "the edits are")
 class RepairsByHalf(Spec):
-    """Writes a spec that is gone without what the claim asked for."""
+    """Rewrites a missing spec without the claim's configuration."""
 
     gone = False
 
@@ -90,7 +90,7 @@ class SwitchesDeletedClaimsOff(LooksAfterDeletedClaims):
 
 
 class SwitchingOff(Files):
-    """Empties the edits of a spec in the place of removing it."""
+    """Empties a spec's edits instead of removing the spec."""
 
     def remove(self, uid: str) -> None:
         for path in self.cdi.glob(f"light_{uid}.json"):
@@ -127,7 +127,7 @@ class RewritesAllSpecs(RightDriver):
 
 @fault("restart-during-unprepare", "is left")
 class DropsTheRecordFirst(Locking):
-    """Takes a claim that is not on record for one of which nothing is left."""
+    """Treats a claim without a record as if nothing of it were left."""
 
     def unprepare(self, claim: Any) -> None:
         records, kills = self.records(), self.kills
@@ -140,7 +140,7 @@ class DropsTheRecordFirst(Locking):
 
 
 class _OwnFiles(_View):
-    """An instance that shares the records, and removes the files that it has written itself."""
+    """An instance that shares the records but removes only the files that it has written itself."""
 
     def __init__(self, driver: RightDriver, book: str) -> None:
         super().__init__(driver, book)
@@ -174,7 +174,7 @@ class RemovesItsOwnFiles(RightDriver):
 
 @fault("rolling-old-leaves", "of 3 slices are left")
 class TakesSlicesForGood(RightDriver):
-    """Deletes the slices when one instance ends, and the other one does not look again."""
+    """Deletes the slices when one instance ends, and the other one does not check them again."""
 
     def publishes(self, stopped: threading.Event) -> Publisher:
         return Once(self, stopped)
@@ -188,7 +188,7 @@ class TakesSlicesForGood(RightDriver):
 
 
 class Once(Publisher):
-    """Publishes when it starts, and then never."""
+    """Publishes only when it starts."""
 
     def watch(self, version: str) -> None:
         del version
@@ -197,7 +197,7 @@ class Once(Publisher):
 
 @fault("slices-v1beta2", "5 changed, the first is node/dev-0 (attributes)")
 class PublishesLessToOlderServers(RightDriver):
-    """Leaves attributes out before a server without v1."""
+    """Leaves attributes out for a server without v1."""
 
     def pieces(self) -> list[Document]:
         pieces = super().pieces()
@@ -217,7 +217,7 @@ class PublishesLessToOlderServers(RightDriver):
 
 @fault("restart-state-not-writable", "claims/state has the mode 0666")
 class ClosesAFolderBesideIt(RightDriver):
-    """Has a folder that only the owner can enter, and what everybody can write in another one."""
+    """Has a folder that only the owner can enter, and world-writable files in another one."""
 
     def save(self, records: dict[str, Document]) -> None:
         super().save(records)
@@ -246,7 +246,7 @@ class ManyAttributes(Metadata):
 
 
 class SpoiltFiles(Files):
-    """Does something to each metadata file once it is written."""
+    """Damages each metadata file after it was written."""
 
     def spoil(self, path: Path) -> None:
         raise NotImplementedError

@@ -22,7 +22,7 @@ class NoHealth(RightDriver):
 
 
 class Reporting(RightDriver):
-    """Changes what is reported of each device."""
+    """Changes the reported health of each device."""
 
     def change(self, report: Any) -> None:
         raise NotImplementedError
@@ -66,7 +66,7 @@ class LongMessage(Reporting):
 
 
 class Streaming(RightDriver):
-    """Sends the state once, and then nothing until it ends."""
+    """Sends the state once, then nothing until the stream ends."""
 
     def watch(self, api: Any, context: Any, instance: Instance) -> Iterator[Any]:
         yield self.health(api)

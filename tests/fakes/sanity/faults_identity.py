@@ -1,4 +1,4 @@
-"""Drivers that take one claim for another, or touch what is not theirs in a claim."""
+"""Drivers that confuse claims, or change parts of a claim that belong to others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHORT: Final = 8
 
 
 class Renaming(RightDriver):
-    """Keeps records and files by a name of its own making."""
+    """Keeps records and files under a name of its own."""
 
     def key(self, claim: Any) -> str:
         return str(claim.uid)
@@ -58,7 +58,7 @@ class CutsBeginnings(Renaming):
 
 
 class RemovesByPattern(Files):
-    """Removes whatever begins as the claim's name does."""
+    """Removes every file that begins with the claim's name."""
 
     def remove(self, uid: str) -> None:
         for path in self.cdi.glob(f"light_{uid}*.json"):
@@ -84,7 +84,7 @@ class AnswersOneDeviceOfARequest(RightDriver):
 
 @fault("prepare-claim-untouched", "other drivers' status.devices")
 class OwnsTheStatus(RightDriver):
-    """Puts the whole status there, with its own devices alone."""
+    """Overwrites the whole status with its own devices."""
 
     def prepare(self, claim: Any) -> list[Document]:
         devices = super().prepare(claim)
@@ -105,7 +105,7 @@ class ListsAllClaims(RightDriver):
 
 @fault("prepare-being-deleted", "is in no spec")
 class LooksAfterDeletedClaims(RightDriver):
-    """Lets go of claims that are being deleted, without being asked."""
+    """Unprepares claims that are being deleted, without being asked."""
 
     def start(self, instance: str = "") -> None:
         super().start(instance)

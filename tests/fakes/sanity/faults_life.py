@@ -1,4 +1,4 @@
-"""Drivers that lose something when they are killed, asked by many at once, ended, or doubled."""
+"""Drivers that lose something when they are killed, called concurrently, terminated, or run twice."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ForgetsHolders(Forgetful):
 
 @fault("restart-same-answer", "the edits are")
 class Numbers(RightDriver):
-    """Each start numbers what is written."""
+    """Numbers its specs anew at each start."""
 
     starts = 0
 
@@ -82,7 +82,7 @@ class GetsClaimsToUnprepare(Forgetful):
 
 
 class Locking(RightDriver):
-    """Leaves a mark of a claim while it is at work on it."""
+    """Leaves a lock file for a claim while it works on it."""
 
     method = ""
 
@@ -90,7 +90,7 @@ class Locking(RightDriver):
         return self.folder / "plugins" / f"{self.method}-{claim.uid}"
 
     def kill(self, instance: str = "") -> None:
-        # The mark of a call that is cut off stays.
+        # The lock file of an interrupted call stays.
         self.kills = self.kills + 1
         super().kill(instance)
 
@@ -166,7 +166,7 @@ class NewEndpoints(RightDriver):
 @fault("restart-graceful", "is held")
 @fault("shutdown-keeps-claims", "is in no spec")
 class CleansUp(RightDriver):
-    """Undoes everything when it ends, but for the record of who holds what."""
+    """Undoes everything when it ends, except for the record of who holds what."""
 
     def terminate(self, seconds: float, instance: str = "") -> int | None:
         for uid in self.records():
@@ -202,7 +202,7 @@ class RemembersOneRestart(RightDriver):
 
 
 class NoLock:
-    """Takes nothing."""
+    """A lock that locks nothing."""
 
     def __enter__(self) -> None:
         time.sleep(0.001)
@@ -212,7 +212,7 @@ class NoLock:
 
 
 class Unlocked(RightDriver):
-    """Decides without a lock, with time between looking and writing."""
+    """Decides without a lock, with a pause between reading and writing."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -264,7 +264,7 @@ class NewAnswerForEach(RightDriver):
 
 @fault("concurrency-mixed", "is left")
 class RemovesLater(RightDriver):
-    """Removes the files of a claim at the next call."""
+    """Removes a claim's files at the next call."""
 
     def unprepare(self, claim: Any) -> None:
         records = self.records()
@@ -364,7 +364,7 @@ class SharedEndpoint(RightDriver):
 @fault("rolling-held", "is prepared for two claims")
 @fault("rolling-hand-over", "is held")
 class OwnRecords(RightDriver):
-    """Each instance has records of its own."""
+    """Each instance has its own records."""
 
     def serve(self, instance: Instance) -> list[grpc.Server]:
         book = instance.endpoint.stem
@@ -413,7 +413,7 @@ class TakesAllSockets(RightDriver):
 
 @fault("rolling-slices", "writes of slices within")
 class Fights(RightDriver):
-    """An instance that is not alone marks the slices as its own, and so does the other."""
+    """Marks the slices as its own if there are two instances, and so does the other one."""
 
     def publishes(self, stopped: threading.Event) -> Publisher:
         return Touching(self, stopped)

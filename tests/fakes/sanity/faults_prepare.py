@@ -94,7 +94,7 @@ class MixedBatch(RightDriver):
 
 
 class AllOrNothing(RightDriver):
-    """Fails a call as a whole, as the helper for Go does, after having prepared what it can."""
+    """Fails a call as a whole, as the Go helper does, after preparing the claims that it can."""
 
     def prepare_call(self, api: Any, request: Any, context: Any) -> Any:
         answer = super().prepare_call(api, request, context)
@@ -298,7 +298,7 @@ class AnswersForAll(RightDriver):
 
 @fault("prepare-replaced", "the new claim got")
 class AnswersFromNames(RightDriver):
-    """Keeps claims by name, and believes what it has without a look at the claim."""
+    """Keeps claims by name, and trusts its record without reading the claim."""
 
     def prepare(self, claim: Any) -> list[Document]:
         record = self.records().get(claim.name)
@@ -326,7 +326,7 @@ class RemovesWhatHasTheName(RightDriver):
 
 
 class GrantsOneByOne(RightDriver):
-    """Has done something for the first device of a claim when the second one is refused."""
+    """Has already acted on the first device of a claim when the second one is refused."""
 
     def check_result(self, result: Document, uid: str) -> None:
         super().check_result(result, uid)

@@ -1,4 +1,4 @@
-"""Drivers that meet kubelet wrongly."""
+"""Drivers that register with kubelet wrongly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SlowInfo(RightDriver):
     slow = False
 
     def info(self, instance: Instance) -> Any:
-        # Not at the first registration, so that the check begins at all.
+        # Not at the first registration, so that the check can begin at all.
         if self.slow:
             time.sleep(1.5)
         self.slow = True
@@ -128,7 +128,7 @@ class StaleSocket(RightDriver):
     def _server(self, socket: Any, services: list[Any]) -> grpc.Server:
         if not socket.exists():
             return super()._server(socket, services)
-        # The address is in use, and nobody looks at the error.
+        # The address is in use, and the error is ignored.
         return types.SimpleNamespace(stop=lambda _grace: types.SimpleNamespace(wait=lambda: None))
 
 

@@ -1,4 +1,4 @@
-"""Drivers whose use of the node grows, and whose files others can write, or read before they are whole."""
+"""Drivers that use more and more of the node, or whose files others can write, or read half-written."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class KeepsACopyOfEachClaim(RightDriver):
 
 
 class InPlace(Files):
-    """Writes under the name that is read."""
+    """Writes a file in place, under the name that others read."""
 
     def put(self, path: Path, content: str) -> None:
         path.write_text(content)
@@ -68,7 +68,7 @@ class WritesInPlace(RightDriver):
 
 
 class ForEverybody(Files):
-    """Lets everybody write."""
+    """Makes its files world-writable."""
 
     def put(self, path: Path, content: str) -> None:
         super().put(path, content)

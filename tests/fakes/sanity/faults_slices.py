@@ -43,7 +43,7 @@ class Fluctuating(RightDriver):
 
 class Impatient(Publisher):
     def watch(self, version: str) -> None:
-        """Do not."""
+        """Report nothing."""
 
 
 class Publishing(RightDriver):
@@ -69,7 +69,7 @@ class Documents(Publisher):
 
 @fault("slices-taken", "is not a semantic version")
 class RefusedFirst(Pieces):
-    """Its first slice is refused, until it leaves an attribute out."""
+    """Its first slice is refused until it leaves an attribute out."""
 
     tries = 0
 
@@ -149,7 +149,7 @@ class TaintTimes(Fluctuating):
 
 
 class Once(Publisher):
-    """Looks at the slices when it starts, and when a test wants it to."""
+    """Checks the slices only when it starts, and when a test asks for it."""
 
     def watch(self, version: str) -> None:
         del version

@@ -1,4 +1,4 @@
-"""The CDI specs and the metadata files of the right driver."""
+"""The CDI specs and metadata files of the correct driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Document = dict[str, Any]
 
 
 class Files:
-    """Files of claims; each is written whole, and removed by claim UID."""
+    """Files of claims; each is written atomically, and removed by claim UID."""
 
     def __init__(self, folder: Path) -> None:
         self.cdi = folder / "cdi"

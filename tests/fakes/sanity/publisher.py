@@ -1,4 +1,4 @@
-"""How the right driver keeps its slices in the API server as they should be."""
+"""Keeps the correct driver's slices in the API server as they should be."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSIONS = ("v1", "v1beta2", "v1beta1")
 
 
 class Publisher(threading.Thread):
-    """Compares and repairs, again and again, until it is stopped."""
+    """Compares and repairs the slices again and again until it is stopped."""
 
     seconds = 0.03
 
@@ -27,7 +27,7 @@ class Publisher(threading.Thread):
         self.driver = driver
         self.stopped = stopped
         self.version = "v1"
-        # What was sent and what the server has kept of it, by slice: it may drop fields.
+        # What was sent and what the server has kept of it, by slice; a server may drop fields.
         self.sent: dict[int, Document] = {}
         self.kept: dict[int, Document] = {}
 
@@ -39,13 +39,13 @@ class Publisher(threading.Thread):
             self.stopped.wait(self.seconds)
 
     def turn(self) -> str:
-        """Bring the server to what should be there."""
+        """Bring the server to the desired state."""
         version, slices = self.listed()
         self.publish(slices)
         return version
 
     def watch(self, version: str) -> None:
-        """Wait for changes from a version on, and act on each; a bookmark is a chance to end."""
+        """Watch from a version on and act on each change; a bookmark is a chance to stop."""
         query = f"resourceslices?watch=true&resourceVersion={version}&{self.selector}"
         with self.driver.open(query, self.version) as events:
             for line in events:
@@ -62,7 +62,7 @@ class Publisher(threading.Thread):
         return "fieldSelector=spec.driver%3Dright.example.com,spec.nodeName%3Dnode"
 
     def listed(self) -> tuple[str, list[Document]]:
-        """The version of the list, and the driver's slices on its node."""
+        """The list's version, and the driver's slices on its node."""
         for version in (self.version, *VERSIONS):
             try:
                 found = self.driver.request("GET", f"resourceslices?{self.selector}", version=version)
