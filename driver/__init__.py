@@ -32,7 +32,7 @@ from dranode.driver.claims.hooks import (
 from dranode.driver.claims.options import Option
 from dranode.driver.claims.plugin import DeviceHealth, Health, Impairment, Inventory, Plugin, Stop
 from dranode.driver.claims.record import Record
-from dranode.driver.machine.kubepods import pods_cgroup_changes, read_pods_cgroup
+from dranode.driver.machine.kubepods import find_pods_cgroups, pods_cgroup_changes, read_pods_cgroup
 from dranode.driver.machine.numa import missing_nodes, node_cpus
 from dranode.driver.machine.pci import numa_node, pcie_root
 from dranode.driver.machine.root import Root, read_text
@@ -85,6 +85,7 @@ __all__ = [
     "Stop",
     "Tunes",
     "UsageError",
+    "find_pods_cgroups",
     "missing_nodes",
     "node_cpus",
     "numa_node",

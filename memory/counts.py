@@ -8,13 +8,13 @@ The numbers change all the time, so nothing that is published depends on them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from dranode.api import page_size_name
-from dranode.driver import Root, read_text
+from dranode.driver import MachineError, Root, find_pods_cgroups, read_text
 from dranode.memory.machine import KIB, MachineMemory, MemoryNode, folder_of
 
 _NODES: Final = "sys/devices/system/node"
@@ -175,35 +175,39 @@ def _text(root: Root, path: str) -> str:
 # `HugePages_Rsvd`). The NUMA node of a promised page is not known.
 
 
-# cgroup v2, v1, and v2 in addition to v1. The cgroup of all pods: with kubelet's systemd driver and without, and below
-# the cgroup in which kind runs kubelet.
+# cgroup v2, v1, and v2 in addition to v1.
 _HIERARCHIES: Final = ("sys/fs/cgroup", "sys/fs/cgroup/hugetlb", "sys/fs/cgroup/unified")
 # The files with promised and used bytes together, and with used bytes: in cgroup v2, and in v1.
 _PROMISED: Final = (("rsvd.current", "current"), ("rsvd.usage_in_bytes", "usage_in_bytes"))
-_ABOVE_PODS: Final = ("kubepods.slice", "kubepods", "kubelet.slice/kubelet-kubepods.slice", "kubelet/kubepods")
 
 
 def pod_pages(root: Root, size: int, node: int) -> int | None:
     """Return how many pages of a size pods use on a NUMA node; None if no cgroup tells."""
     name = f"hugetlb.{page_size_name(size)}.numa_stat"
-    for hierarchy in _HIERARCHIES:
-        for folder in _ABOVE_PODS:
-            used = _bytes(root, f"{hierarchy}/{folder}/{name}", node)
-            if used is not None:
-                return used // size
-    return None
+    used = [used for folder in _above_pods(root) if (used := _bytes(root, f"{folder}/{name}", node)) is not None]
+    return sum(used) // size if used else None
 
 
 def pods_promised(root: Root, size: int) -> int:
     """Return how many pages of a size pods were promised and have not used yet; 0 if no cgroup tells."""
     name = f"hugetlb.{page_size_name(size)}"
-    for hierarchy in _HIERARCHIES:
-        for folder in _ABOVE_PODS:
-            for files in _PROMISED:
-                promised, used = (_limit(root, f"{hierarchy}/{folder}/{name}.{file}") for file in files)
-                if promised is not None and used is not None:
-                    return max(0, promised - used) // size
-    return 0
+    unused = 0
+    for folder in _above_pods(root):
+        for files in _PROMISED:
+            promised, used = (_limit(root, f"{folder}/{name}.{file}") for file in files)
+            if promised is not None and used is not None:
+                unused += max(0, promised - used)
+    return unused // size
+
+
+def _above_pods(root: Root) -> Iterable[str]:
+    """Return the cgroups of all pods; none if they cannot be listed."""
+    try:
+        found = [folder for hierarchy in _HIERARCHIES for folder in find_pods_cgroups(root, hierarchy)]
+    except MachineError:
+        return ()
+    # In v1 the folder of the hierarchies finds the cgroup that is in one of them.
+    return dict.fromkeys(found)
 
 
 def _limit(root: Root, path: str) -> int | None:

@@ -55,7 +55,7 @@ def read_pods_cgroup(root: Root) -> PodsCgroup:
         MachineError: a file or folder of it cannot be read, or has content that is not a CPU list.
     """
     for hierarchy in _hierarchies(root):
-        folders = _find(root, hierarchy)
+        folders = find_pods_cgroups(root, hierarchy)
         if len(folders) > 1:
             folders = [folder for folder in folders if _has_pods(root, folder)] or folders
         if folders:
@@ -117,8 +117,12 @@ def cgroup_cpus(root: Root, cgroup: str) -> CPUSet | None:
     return None
 
 
-def _find(root: Root, hierarchy: str) -> list[str]:
-    """Return the cgroups of all pods that are nearest to the root of a hierarchy."""
+def find_pods_cgroups(root: Root, hierarchy: str) -> list[str]:
+    """Return the folders of the cgroups of all pods that are nearest to the root of a hierarchy.
+
+    Raises:
+        MachineError: a folder cannot be listed.
+    """
     level = [hierarchy]
     for _ in range(_DEPTH):
         below = [(folder, name) for folder in level for name in _names(root, folder)]
@@ -231,7 +235,7 @@ def pods_on(root: Root) -> tuple[str, ...]:
 def _pod_folders(root: Root) -> Iterator[tuple[str, str, str]]:
     """Yield hierarchy, path and name of the folders of pods, and of a few others."""
     for hierarchy in _hierarchies(root):
-        for kubepods in _find(root, hierarchy):
+        for kubepods in find_pods_cgroups(root, hierarchy):
             yield from ((hierarchy, path, name) for path, name in _below(root, kubepods))
 
 

@@ -97,6 +97,7 @@ def test_deciding_modules_call_nothing_that_acts() -> None:
 # What the seam has that acts: a deciding module of a driver that is written through it imports none of these.
 ACTING_SEAM = {
     "Root",
+    "find_pods_cgroups",
     "missing_nodes",
     "node_cpus",
     "numa_node",

@@ -19,11 +19,12 @@ from tests.fakes.memory import GIB, MIB, node_files, one_node, pages
 HUGE = 2 * MIB
 POOL = f"{NODE}/node0/hugepages/hugepages-2048kB"
 MACHINE_POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
-# Above all pods: cgroup v2 with systemd, cgroup v1, and v2 beside v1.
+# Above all pods: cgroup v2 with systemd, cgroup v1, v2 beside v1, and below a cgroupRoot of kubelet.
 STATS = (
     "sys/fs/cgroup/kubepods.slice/hugetlb.2MB.numa_stat",
     "sys/fs/cgroup/hugetlb/kubepods/hugetlb.2MB.numa_stat",
     "sys/fs/cgroup/unified/kubepods/hugetlb.2MB.numa_stat",
+    "sys/fs/cgroup/container.slice/container-kubepods.slice/hugetlb.2MB.numa_stat",
 )
 
 
@@ -214,7 +215,7 @@ class TestHugePages:
         ("folder", "promised", "used"),
         [
             ("sys/fs/cgroup/kubepods.slice", "rsvd.current", "current"),
-            ("sys/fs/cgroup/hugetlb/kubepods", "rsvd.usage_in_bytes", "usage_in_bytes"),
+            ("sys/fs/cgroup/hugetlb/docker/1/kubelet/kubepods", "rsvd.usage_in_bytes", "usage_in_bytes"),
         ],
     )
     def test_pages_that_pods_were_promised_are_theirs_to_have(self, folder: str, promised: str, used: str) -> None:
