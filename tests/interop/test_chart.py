@@ -207,6 +207,8 @@ def test_the_metrics_are_beside_the_probes_where_their_ports_are_the_same(helm: 
         *("cpu.groupBy=numa", "cpu.reservedCPUs=a", "drivers={}", "kubletRoot=/x"),
         *("config.groupBy=soket", "config.gropBy=socket", "config.plugins.memory.groupBy=numanode"),
         *("memory.reservedMemory=1Gi", "config.plugins.memory.reservedMemory=1Gi"),
+        # A section whose keys are all comments is null, and kubelet expands $( ) in an argument and in no mount.
+        *("cpu=null", "metrics=null", "kubeletRoot=/mnt/$(NODE)/kubelet", "cdiDir=/$(NODE)/cdi"),
         # Kubernetes would silently drop the first three, and refuse the last.
         *(
             "resources.limit.cpu=1",
