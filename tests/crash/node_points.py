@@ -1,7 +1,7 @@
-"""Crash points of a driver at work on a node: NRI, a rolling update, a change of authority, as in `tests.crash.points`.
+"""Crash points of a driver on a working node: NRI, a rolling update, a change of authority, as in `tests.crash.points`.
 
-The node is the one of the hostile steps: a kubelet, a runtime whose containers have claims or none, and two instances,
-one of which is traced. After the traced one has gone, the other takes over or a new one starts, and all has to be as
+The node is that of the hostile steps: a kubelet, a runtime whose containers have claims or none, and two instances, one
+of which is traced. After the traced one has died, the other takes over or a new one starts, and everything must be as
 kubelet and the containers know it.
 """
 
@@ -32,7 +32,7 @@ OTHER: Final = "b"
 
 @contextlib.contextmanager
 def node() -> Iterator[Node]:
-    """A node on which nothing runs."""
+    """A node without containers."""
     node = Node(Path(tempfile.mkdtemp(prefix="crash-", dir="/tmp")))
     try:
         yield node
@@ -41,9 +41,9 @@ def node() -> Iterator[Node]:
 
 
 def work(node: Node, options: tuple[str, ...]) -> None:
-    """A life of the traced instance: it works alone, beside another one, hands over, and ends."""
+    """A life of the traced instance: it works alone, works beside another one, hands over, and exits."""
     node.start(TRACED, ("strace", "-f", "-qq", "-o", "trace", *options))
-    # An answer that will not come is awaited no longer.
+    # Do not wait long for an answer that will not come.
     threading.Thread(target=node.instances[TRACED].close_at_end, name="end").start()
     first, second, third = (node.allocate(f"c{number}", number % 2, 2) for number in range(3))
     if not _ready(node, TRACED):
@@ -67,7 +67,7 @@ def work(node: Node, options: tuple[str, ...]) -> None:
 
 
 def _ready(node: Node, name: str) -> bool:
-    """Wait until an instance has read what it needs for an answer; False if the traced one has gone meanwhile."""
+    """Wait until an instance has read what it needs for an answer; False if the traced one has died meanwhile."""
     unknown = BookedClaim("unknown", "uid-unknown", "", 0, 1)
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends and node.instances[TRACED].process.poll() is None:
@@ -79,7 +79,7 @@ def _ready(node: Node, name: str) -> bool:
 
 
 def _attend(node: Node, plugins: int) -> None:
-    """Have the runtime admit so many plug-ins, unless the traced one has gone."""
+    """Make the runtime accept `count` plug-ins, unless the traced instance has died."""
     ends = time.monotonic() + PATIENCE
     while len(node.runtime.plugins) < plugins and time.monotonic() < ends:
         if node.instances[TRACED].process.poll() is not None:
@@ -88,7 +88,7 @@ def _attend(node: Node, plugins: int) -> None:
 
 
 def _end(node: Node) -> None:
-    """SIGTERM for the traced instance."""
+    """Send SIGTERM to the traced instance."""
     node.instances[TRACED].process.terminate()
     ends = time.monotonic() + PATIENCE
     while node.instances[TRACED].process.poll() is None and time.monotonic() < ends:
@@ -96,10 +96,10 @@ def _end(node: Node) -> None:
 
 
 def find_points() -> list[Point]:
-    """The points of an undisturbed life.
+    """Find the points of an undisturbed life.
 
     Raises:
-        Violation: that was not undisturbed.
+        Violation: that life itself failed.
     """
     with node() as where:
         work(where, ("-e", f"trace={','.join(f'?{call}' for call in CALLS)}"))
@@ -110,10 +110,10 @@ def find_points() -> list[Point]:
 
 
 def survive(point: Point) -> bool:
-    """Bring the traced instance down at a point, and see that all becomes as it was known; whether it was reached.
+    """Crash the traced instance at a point, and check that everything recovers; return whether the point was reached.
 
     Raises:
-        Violation: it does not.
+        Violation: something does not recover.
     """
     with node() as where:
         try:
@@ -127,7 +127,7 @@ def survive(point: Point) -> bool:
 
 
 def main() -> int:
-    """Run every point, or every n-th; the exit status is 1 if one of them is not survived."""
+    """Run every point, or every n-th; the exit status is 1 if the driver does not survive one of them."""
     options = asked_for("node_points", missing, errors=True)
     if options is None:
         return 1

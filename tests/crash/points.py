@@ -1,11 +1,11 @@
-"""Crash points of `dranode serve`, found by the run itself: SIGKILL, or an error, at every call with an effect.
+"""Crash points of `dranode serve`, found by the run itself: SIGKILL or an error at every system call with an effect.
 
 `strace` counts the system calls of an undisturbed run (start, Prepare, a repeated Prepare, Unprepare, stop), and then
-brings the process down at the n-th call of each kind, for every n. After each the driver is started again, undisturbed,
-and has to know what kubelet was told, and to leave nothing behind; so it has to where that run began without a ledger,
-which was lost. `make crash` prints points and survivors.
+kills the process at the n-th call of each kind, for every n. After each kill the driver is started again, undisturbed.
+It must know what was reported to kubelet and leave nothing behind, even if the killed run began with a lost ledger.
+`make crash` prints points and survivors.
 
-strace counts the calls of each thread by itself: a point is the n-th call of a kind of the first thread to get there.
+strace counts each thread's calls separately: a point is the n-th call of a kind in the first thread that gets there.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ CLAIMS: Final = 3
 
 @dataclass(frozen=True)
 class Subject:
-    """A driver that is brought down, and what its claims are.
+    """A driver to crash, and the contents of its claims.
 
     Attributes:
         name: its short name.
-        driver: what it publishes under.
-        device: the device of claims, before the number of its NUMA node.
-        consumed: what each claim has of it.
-        variable: the variable in a claim's spec, before the claim's UID.
-        spec: its CDI specs, before the claim's UID.
-        given: what that variable says, and nobody else may have; by the claim's record and number.
+        driver: the driver name under which it publishes.
+        device: the device of the claims, without the number of its NUMA node.
+        consumed: the capacity that each claim consumes.
+        variable: the variable in a claim's spec, without the claim's UID.
+        spec: the name of its CDI specs, without the claim's UID.
+        given: the variable's value, which no other claim may have; from the claim's record and number.
     """
 
     name: str
@@ -82,7 +82,7 @@ MEMORY: Final = Subject(
     "memory",
     "dra.memory",
     "hugepages-2m-numa",
-    # Of 512 pages of a node, whose two claims fit and no more.
+    # A node has 512 pages, exactly enough for its two claims.
     {"size": "512Mi"},
     "DRANODE_MEMS_",
     "dra.memory-claim_claim-",
@@ -92,28 +92,28 @@ SUBJECTS: Final = {subject.name: subject for subject in (CPU, MEMORY)}
 
 
 def _lose_ledger(data: Path) -> None:
-    """Leave the copy alone."""
+    """Damage the ledger, not its copy."""
     (data / "ledger.db").write_bytes(b"lost")
 
 
 def _lose_ledger_and_copy(data: Path) -> None:
-    """Leave the CDI specs alone."""
+    """Damage ledger and copy, not the CDI specs."""
     for path in data.glob("ledger.db*"):
         path.write_bytes(b"lost")
 
 
-# What happened before the run, if anything: by the name of the run, what it did to the driver's folder.
+# What happens to the driver's folder before the run, by the run's name; None for nothing.
 LIVES: Final[Mapping[str, Callable[[Path], None] | None]] = {
     "plain": None,
     "recovery from the copy": _lose_ledger,
     "recovery from CDI specs": _lose_ledger_and_copy,
 }
-# What changes something outside the process, on Linux; each stands with `?` so that no architecture needs to have it.
+# Linux system calls with an effect outside the process. strace gets them with `?`, since no architecture has all.
 CALLS: Final = (
     "write", "pwrite64", "ftruncate", "fsync", "fdatasync", "rename", "renameat", "renameat2", "unlink", "unlinkat",
     "link", "linkat", "mkdir", "rmdir", "bind", "sendmsg", "sendto", "fchmod", "chmod",
 )  # fmt: skip
-# A call with one of these errors, in place of the kill.
+# Errors of a failing call, instead of a kill.
 ERRORS: Final = ("ENOSPC", "EIO", "EROFS", "EMFILE")
 _FAILING: Final = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir")
 _LINE: Final = re.compile(r"^(\d+)\s+(\w+)\(")
@@ -129,7 +129,7 @@ def missing() -> str:
 
 @contextlib.contextmanager
 def world(subject: Subject = CPU) -> Iterator[Path]:
-    """A folder with the claims of the run."""
+    """A folder with the run's claims."""
     with tempfile.TemporaryDirectory(prefix="crash-", dir="/tmp") as name:
         folder = Path(name)
         (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
@@ -151,7 +151,7 @@ def _claim(number: int, subject: Subject) -> ResourceClaim:
 
 @dataclass
 class Run:
-    """One life of the driver in a world, and what kubelet was told in it."""
+    """One life of the driver, and what was reported to kubelet in it."""
 
     folder: Path
     process: subprocess.Popen[bytes]
@@ -159,7 +159,7 @@ class Run:
     subject: Subject = CPU
 
     def register(self) -> bool:
-        """Register the driver; False if it ends before it answers."""
+        """Register the driver; False if it exits before it answers."""
         ends = time.monotonic() + PATIENCE
         while self.process.poll() is None and time.monotonic() < ends:
             with contextlib.suppress(KubeletError):
@@ -175,7 +175,7 @@ _MADE_UP: Final = ("--machine", "sockets=1,numa=2,cores=4,threads=1")
 def serving(
     folder: Path, before: Sequence[str] = (), subject: Subject = CPU, machine: Sequence[str] = _MADE_UP
 ) -> Iterator[Run]:
-    """The driver, with something before its command, on a machine."""
+    """Run the driver on a machine, optionally under another command."""
     arguments = ["--drivers", subject.name, *machine, "--node-name", "node", "--http-address", "none"]
     places = ["--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--nri-socket", "none"]
     command = [*before, str(PROGRAM), "serve", *arguments, *places]
@@ -199,7 +199,7 @@ Told = dict[int, tuple[PreparedDevice, ...] | None]
 
 
 def use(run: Run, told: Told) -> None:
-    """Prepare, prepare again, unprepare; `told` has what kubelet knows, None where it cannot know."""
+    """Prepare, prepare again, unprepare; `told` is what kubelet knows, None where it cannot know."""
     if not run.register():
         return
     for number in range(CLAIMS):
@@ -222,7 +222,7 @@ def use(run: Run, told: Told) -> None:
 
 
 def end(run: Run) -> None:
-    """End the driver itself, which strace may have started."""
+    """Stop the driver itself, which may be a child of strace."""
     children = subprocess.run(["pgrep", "-P", str(run.process.pid)], check=False, capture_output=True, text=True)
     for process in [int(child) for child in children.stdout.split()] or [run.process.pid]:
         with contextlib.suppress(ProcessLookupError):
@@ -232,7 +232,7 @@ def end(run: Run) -> None:
 
 
 def _before(folder: Path, subject: Subject, life: str) -> Told:
-    """What comes before the run that is brought down; what kubelet knows then."""
+    """Run what comes before the crash; return what kubelet knows then."""
     told: Told = {}
     if (spoil := LIVES[life]) is not None:
         with serving(folder, subject=subject) as run:
@@ -242,10 +242,10 @@ def _before(folder: Path, subject: Subject, life: str) -> Told:
 
 
 def find_points(subject: Subject = CPU, *, life: str = "plain", errors: bool = False) -> list[Point]:
-    """The points of an undisturbed run.
+    """Find the points of an undisturbed run.
 
     Raises:
-        Violation: that run itself was not undisturbed.
+        Violation: that run itself failed.
     """
     calls = ",".join(f"?{call}" for call in CALLS)
     with world(subject) as folder:
@@ -261,12 +261,12 @@ def find_points(subject: Subject = CPU, *, life: str = "plain", errors: bool = F
 
 
 def failures(kills: Sequence[Point]) -> list[Point]:
-    """The points at which a call fails, in place of a kill."""
+    """The points at which a call fails, instead of a kill."""
     return [Point(point.call, point.number, error) for point in kills if point.call in _FAILING for error in ERRORS]
 
 
 def traced_calls(trace: str) -> Counter[str]:
-    """How many calls of each kind the thread has made that made most of them."""
+    """For each kind of call, the number of calls in the thread that made the most."""
     counts = Counter((match[1], match[2]) for line in trace.splitlines() if (match := _LINE.match(line)))
     most: Counter[str] = Counter()
     for (_, call), count in counts.items():
@@ -275,10 +275,10 @@ def traced_calls(trace: str) -> Counter[str]:
 
 
 def survive(point: Point, subject: Subject = CPU, life: str = "plain") -> bool:
-    """Bring the driver down at a point, start it again, and look; whether the point was reached.
+    """Crash the driver at a point, start it again, and check it; return whether the point was reached.
 
     Raises:
-        Violation: something that kubelet was told is not so, or something is left.
+        Violation: something that was reported to kubelet is not so, or something is left.
     """
     with world(subject) as folder:
         told = _before(folder, subject, life)
@@ -293,14 +293,14 @@ def survive(point: Point, subject: Subject = CPU, life: str = "plain") -> bool:
 
 
 def _later(folder: Path) -> None:
-    """Do what the driver's sweep does two minutes later: what a killed writer left is removed after one."""
+    """Remove what a killed writer left; the driver's sweep does so after a minute."""
     for path in folder.iterdir():
         os.utime(path, (time.time() - 120, time.time() - 120))
     remove_abandoned(folder)
 
 
 def _asked_again(run: Run, number: int) -> Prepared | Refused:
-    """Prepare as kubelet does: a driver that has not read its hardware yet, on a busy machine, is asked again."""
+    """Prepare as kubelet does: on a busy machine, ask a driver again that has not read its hardware yet."""
     ends = time.monotonic() + PATIENCE
     while True:
         (answer,) = run.kubelet.prepare(pod(number, run.subject)).values()
@@ -309,10 +309,10 @@ def _asked_again(run: Run, number: int) -> Prepared | Refused:
 
 
 def see_mounts(cdi: Path, point: Point) -> None:
-    """See that no CDI spec mounts what is not there: a runtime would start no container with it.
+    """Check that no CDI spec mounts a missing file, since a runtime would not start a container with it.
 
     Raises:
-        Violation: one does.
+        Violation: a spec does.
     """
     if missing := missing_mounts(cdi):
         raise Violation(f"{point}: specs mount {missing}, which are not there")
@@ -353,7 +353,7 @@ def look(run: Run, told: Told, point: Point) -> None:
 
 
 def main() -> int:
-    """Run every point, or every n-th; the exit status is 1 if one of them is not survived."""
+    """Run every point, or every n-th; the exit status is 1 if the driver does not survive one of them."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash.points")
     parser.add_argument("--every", type=int, default=1, help="run each n-th point alone")
     parser.add_argument("--errors", action="store_true", help="errors too: ENOSPC, EIO, EROFS, EMFILE")

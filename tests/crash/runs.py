@@ -1,4 +1,4 @@
-"""Runs of crash points from the command line: how many of them, and what is printed of them."""
+"""Runs crash points from the command line: how many, and what is printed about them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REPORTED: Final = 20
 
 @dataclass(frozen=True)
 class Point:
-    """The n-th call of a kind; `error` is what it fails with, or empty for SIGKILL."""
+    """The n-th call of a kind; `error` is the error that it fails with, or empty for SIGKILL."""
 
     call: str
     number: int
@@ -27,22 +27,22 @@ class Point:
 
     @property
     def injection(self) -> str:
-        """What strace is told."""
+        """The injection as strace expects it."""
         what = f"error={self.error}" if self.error else "signal=SIGKILL"
         return f"{self.call}:{what}:when={self.number}"
 
 
-class Violation(Exception):  # noqa: N818 - what an invariant says
-    """What must not be after a crash."""
+class Violation(Exception):  # noqa: N818 - a broken invariant
+    """An invariant is broken after a crash."""
 
 
 def asked_for(module: str, why_not: Callable[[], str], *, errors: bool = False) -> argparse.Namespace | None:
-    """Return what the command line says of the points; None, with the reason printed, where none can be run.
+    """Parse the command line; None, with the reason printed, if no point can be run.
 
     Args:
-        module: of `tests.crash`.
+        module: the module in `tests.crash`.
         why_not: why no point can be run here, or empty.
-        errors: whether calls can be made to fail there.
+        errors: whether calls can fail there instead of killing.
     """
     parser = argparse.ArgumentParser(prog=f"python -m tests.crash.{module}")
     parser.add_argument("--every", type=int, default=1, help="run each n-th point alone")
@@ -56,10 +56,10 @@ def asked_for(module: str, why_not: Callable[[], str], *, errors: bool = False) 
 
 
 def report(what: str, points: Sequence[Point], chosen: Sequence[T], survive_one: Callable[[T], bool]) -> int:
-    """Run what was chosen, and print points, survivors and violations; 1 if one is not survived.
+    """Run the chosen points; print points, survivors and violations. Return 1 if there was a violation.
 
-    Calls are counted for each thread by itself, and the driver's threads do not always share the work alike: a point
-    which was not reached is tried again.
+    Each thread's calls are counted separately, and the driver's threads do not always share the work alike, so a point
+    that was not reached is tried again.
     """
     survived, missed = 0, []
     for number, each in enumerate(chosen):

@@ -1,9 +1,9 @@
 """Crash points of a driver that changes settings for a claim with quiet CPUs, as in `tests.crash.points`.
 
-The machine is this one, and what the claim changes are plain files in the place of `/proc/irq` and its like, which hold
-what was written to them last, as the kernel's do. At each point the driver is killed while it prepares the claim or
-unprepares it. What is changed then has to be on record with what it was before; and whether kubelet goes on with a
-Prepare or with an Unprepare, in the end everything is as it was and nothing is on record.
+The machine is this one. The settings are plain files in place of `/proc/irq` and its like, which hold what was last
+written to them, as the kernel's files do. At each point the driver is killed while it prepares or unprepares the claim.
+Every setting that is changed then must be on record with its original value. Whether kubelet goes on with a Prepare or
+an Unprepare, in the end all settings have their original values and nothing is on record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.fakes.settings import BOOT, DEFAULT, RPS, WORKQUEUE, interrupt, quiet
 from tests.fakes.waiting import eventually
 
 ONLINE: Final = Path("/sys/devices/system/cpu/online")
-# The kernel takes a value in one write; so do these files, since all values of one have the same length.
+# The kernel accepts a value in one write. So do these files, since all values of a setting have the same length.
 _ORIGINALS: Final = {
     interrupt(24): "1",
     interrupt(25): "0",
@@ -68,7 +68,7 @@ def why_not() -> str:
 
 @contextlib.contextmanager
 def world() -> Iterator[Path]:
-    """A folder with the claim and the files that it changes."""
+    """A folder with the claim and the settings that it changes."""
     folder = Path(tempfile.mkdtemp(prefix="crash-", dir="/tmp"))
     try:
         (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
@@ -85,12 +85,12 @@ def world() -> Iterator[Path]:
 
 
 def values(folder: Path) -> dict[str, str]:
-    """What the settings are."""
+    """The values of the settings."""
     return {path: (folder / "host" / path).read_text().strip() for path in _ORIGINALS}
 
 
 def work(folder: Path, *options: str) -> Path:
-    """A life of the driver, traced: it prepares the claim, and unprepares it; return the trace."""
+    """Run a traced life of the driver, which prepares and unprepares the claim; return the trace."""
     trace = folder / "trace"
     with serving(folder, ("strace", "-f", "-qq", "-o", str(trace), *options), machine=_MACHINE) as run:
         if run.register():
@@ -102,10 +102,10 @@ def work(folder: Path, *options: str) -> Path:
 
 
 def find_points() -> list[Point]:
-    """The points of an undisturbed life.
+    """Find the points of an undisturbed life.
 
     Raises:
-        Violation: that was not undisturbed.
+        Violation: that life itself failed.
     """
     with world() as folder:
         counts = traced_calls(work(folder, "-e", f"trace={','.join(f'?{call}' for call in CALLS)}").read_text())
@@ -116,14 +116,14 @@ def find_points() -> list[Point]:
 
 
 def survive(point: Point, *, again: bool) -> bool:
-    """Kill the driver at a point; all becomes as it was. Whether the point was reached.
+    """Kill the driver at a point, and check that everything is restored; return whether the point was reached.
 
     Args:
-        point: where it is killed.
-        again: whether kubelet asks to prepare the claim again before it asks to unprepare it.
+        point: the point at which it is killed.
+        again: whether kubelet prepares the claim again before it unprepares it.
 
     Raises:
-        Violation: it does not, or what is changed is not on record.
+        Violation: something is not restored, or a changed setting is not on record.
     """
     with world() as folder:
         trace = work(folder, "-e", f"trace={point.call}", "-e", f"inject={point.injection}").read_text(errors="replace")
@@ -147,7 +147,7 @@ def _ledger(folder: Path) -> Path:
 
 
 def see_record(folder: Path, point: Point) -> None:
-    """See that what is changed is on record with what it was."""
+    """Check that every changed setting is on record with its original value."""
     noted = (decoded_notes(read_ledger(_ledger(folder))) or {}).get("settings", {})
     for path, text in values(folder).items():
         if text == _ORIGINALS[path]:
@@ -162,7 +162,7 @@ def _parsed(path: str, text: str) -> CPUSet:
 
 
 def _unprepared(run: Run) -> bool:
-    """Ask as kubelet does until it is done: a driver that has just started may not have read its ledger yet."""
+    """Unprepare as kubelet does, until it succeeds: a driver that has just started may not have read its ledger yet."""
     try:
         run.kubelet.unprepare(_POD)
     except KubeletError as error:
@@ -190,7 +190,7 @@ def _prepare(run: Run, point: Point) -> None:
 
 
 def main() -> int:
-    """Run every point, or every n-th; the exit status is 1 if one of them is not survived."""
+    """Run every point, or every n-th; the exit status is 1 if the driver does not survive one of them."""
     options = asked_for("setting_points", why_not)
     if options is None:
         return 1

@@ -1,4 +1,4 @@
-"""Cut after every effect and between a claim's files, start again, and compare with a run that was not disturbed."""
+"""Crashes after every effect and between a claim's files, starts again, and compares with an undisturbed run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.fakes.node import missing_mounts
 
 
 class PowerCutError(BaseException):
-    """Nothing after this point happens; no handler gets a say."""
+    """Nothing after this point happens; no handler may run."""
 
 
 @dataclass
 class Fuse:
-    """Lets so many steps through; None: any number."""
+    """Lets this many steps through; None: any number."""
 
     steps_left: int | None = None
 
@@ -39,7 +39,7 @@ class Fuse:
 
 
 class FusedInterpreter(Interpreter):
-    """Carries effects out until its power goes."""
+    """Carries out effects until its power fails."""
 
     fuse: Fuse = field(default_factory=Fuse)
 
@@ -52,14 +52,14 @@ class FusedInterpreter(Interpreter):
         super().commit(commit, failures)
 
     def carry_out(self, effects: Iterable[Effect]) -> dict[str, Refused]:
-        # The commit of a Prepare's decision is part of the transaction in which it was made.
+        # A Prepare's decision is committed in the transaction in which it was made.
         found = super().carry_out(effects)
         self.fuse.spend()
         return found
 
 
 class FusedSpecs(Specs, frozen=True, kw_only=True):
-    """Specs between which and the files that they mount the power may go."""
+    """Specs whose power may fail between a spec and the files that it mounts."""
 
     fuse: Fuse
 
@@ -99,7 +99,7 @@ def state(folder: Path, node: NodeClaims, board: Board) -> Any:
 
 
 def files(below: Path, world: Path) -> dict[str, bytes]:
-    """Every file below a folder of a world, without the world's own path."""
+    """Every file in a folder of a world, without the world's own path."""
     return {
         str(path.relative_to(world)): path.read_bytes().replace(str(world).encode(), b"")
         for path in sorted(below.rglob("*"))
@@ -110,7 +110,7 @@ def files(below: Path, world: Path) -> dict[str, bytes]:
 def call(node: NodeClaims, what: str, asked: tuple[ResourceClaim, ...]) -> Any:
     if what == "prepare":
         answers = node.prepare({reference(claim): claim for claim in asked})
-        # What kubelet is told; whether a claim was on record before does differ after a crash.
+        # Compare only what kubelet gets; after a crash, a claim may have been on record before.
         return {uid: answer.devices if isinstance(answer, Prepared) else answer for uid, answer in answers.items()}
     return node.unprepare(tuple(map(reference, asked)))
 
@@ -119,7 +119,7 @@ def call(node: NodeClaims, what: str, asked: tuple[ResourceClaim, ...]) -> Any:
 @pytest.mark.parametrize(
     ("what", "damaged"), [("prepare", False), ("unprepare", False), ("prepare", True), ("unprepare", True)]
 )
-def test_a_crash_after_any_effect_ends_as_if_there_was_none(
+def test_a_crash_after_any_effect_leaves_the_same_state_as_no_crash(
     tmp_path: Path,
     what: str,
     driver: str,

@@ -1,4 +1,4 @@
-"""A sample of the crash points that `make crash` runs, and that its look at the survivor can fail."""
+"""Runs a sample of the crash points of `make crash`, and shows that its checks can fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.fakes.waiting import PATIENCE
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "strace is there")
 
 
-def test_a_point_that_is_not_reached_is_tried_again_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_point_that_is_not_reached_is_tried_again_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     points = [Point("write", 1), Point("write", 2)]
     reached = iter([False, True, *[False] * 10])
     assert report("a run", points, points, lambda _: next(reached)) == 0
@@ -27,7 +27,7 @@ def test_a_point_that_is_not_reached_is_tried_again_and_named(capsys: pytest.Cap
     ]
 
 
-def test_the_run_itself_shows_its_points() -> None:
+def test_an_undisturbed_run_yields_the_crash_points() -> None:
     points = find_points()
     assert {"fdatasync", "rename", "unlink", "pwrite64"} <= {point.call for point in points}
     assert Point("fdatasync", 1) in points
@@ -38,12 +38,12 @@ def test_the_run_itself_shows_its_points() -> None:
     [Point("fdatasync", 3), Point("rename", 1), Point("pwrite64", 6, "ENOSPC"), Point("rename", 3, "ENOSPC")],
     ids=str,
 )
-def test_a_sample_is_survived(point: Point) -> None:
+def test_the_driver_survives_a_sample_of_crashes(point: Point) -> None:
     assert survive(point), "the point was not reached"
 
 
 @pytest.mark.parametrize("point", [Point("fdatasync", 3), Point("rename", 1)], ids=str)
-def test_a_sample_is_survived_by_the_memory_driver(point: Point) -> None:
+def test_the_memory_driver_survives_a_sample_of_crashes(point: Point) -> None:
     assert survive(point, MEMORY), "the point was not reached"
 
 
@@ -52,11 +52,11 @@ def test_a_sample_is_survived_by_the_memory_driver(point: Point) -> None:
     [("recovery from the copy", Point("rename", 1)), ("recovery from CDI specs", Point("fdatasync", 2))],
     ids=str,
 )
-def test_a_sample_of_a_start_whose_ledger_was_lost_is_survived(life: str, point: Point) -> None:
+def test_the_driver_survives_crashes_while_it_recovers_a_lost_ledger(life: str, point: Point) -> None:
     assert survive(point, CPU, life), "the point was not reached"
 
 
-def test_a_claim_that_has_less_than_it_was_given_is_a_violation() -> None:
+def test_a_spec_with_other_contents_than_the_grant_is_a_violation() -> None:
     other = replace(MEMORY, given=lambda *_: "7")
     with (
         world(MEMORY) as folder,
@@ -66,7 +66,7 @@ def test_a_claim_that_has_less_than_it_was_given_is_a_violation() -> None:
         look(run, {}, Point("write", 1))
 
 
-def test_a_spec_that_mounts_what_is_not_there_is_a_violation() -> None:
+def test_a_spec_that_mounts_a_missing_file_is_a_violation() -> None:
     with world() as folder:
         with serving(folder) as run:
             assert run.register()
@@ -78,23 +78,23 @@ def test_a_spec_that_mounts_what_is_not_there_is_a_violation() -> None:
             see_mounts(folder / "cdi", Point("write", 1))
 
 
-def test_a_sample_beside_another_instance_and_a_runtime_is_survived() -> None:
+def test_the_driver_survives_a_crash_beside_another_instance_and_a_runtime() -> None:
     assert node_points.survive(Point("sendto", 3)), "the point was not reached"
 
 
 @pytest.mark.skipif(bool(setting_points.why_not()), reason=setting_points.why_not() or "-")
-def test_a_sample_with_settings_of_the_machine_is_survived() -> None:
+def test_the_driver_survives_a_crash_while_it_changes_settings() -> None:
     assert setting_points.survive(Point("write", 5), again=False), "the point was not reached"
 
 
-def test_a_setting_that_is_changed_and_not_on_record_is_a_violation() -> None:
+def test_a_changed_setting_without_a_record_is_a_violation() -> None:
     with setting_points.world() as folder:
         (folder / "host" / DEFAULT).write_text("00000001\n")
         with pytest.raises(Violation, match="on record is None"):
             setting_points.see_record(folder, Point("write", 1))
 
 
-def test_a_sample_of_machine_crashes_loses_nothing_that_was_flushed() -> None:
+def test_machine_crashes_lose_nothing_that_was_flushed() -> None:
     life = unsynced.record()
     for seed, count in enumerate((len(life.operations), len(life.operations) - 3, len(life.operations) // 2)):
         unsynced.survive(life, count, seed)
@@ -113,7 +113,7 @@ def test_a_machine_crash_without_flushes_is_a_violation(monkeypatch: pytest.Monk
         crash()
 
 
-def test_an_answer_that_differs_after_a_restart_is_a_violation() -> None:
+def test_a_changed_answer_after_a_restart_is_a_violation() -> None:
     with world() as folder:
         with serving(folder) as run:
             assert run.register()

@@ -1,4 +1,4 @@
-"""The serving process killed at bad moments: whatever kubelet was told stays true, and nothing is given twice."""
+"""Kills the serving process at bad moments: a claim reported as prepared stays prepared, and no CPU is given twice."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], StandInKube
         process = subprocess.Popen([PROGRAM, "serve", *arguments, *places], cwd=folder, stderr=log)
     kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
     try:
-        # A socket that a killed driver left behind is there before its successor replaces it.
+        # The socket of a killed driver exists until its successor replaces it.
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -91,7 +91,7 @@ def reference(number: int) -> ClaimRef:
 
 
 def disturb(kubelet: StandInKubelet, dice: random.Random, told: dict[int, tuple[PreparedDevice, ...] | None]) -> None:
-    """Prepare and unprepare until the driver is gone; `told` has what kubelet knows, None where it cannot know."""
+    """Prepare and unprepare until the driver is gone; `told` is what kubelet knows, None where it cannot know."""
     with contextlib.suppress(KubeletError):
         while True:
             number = dice.randrange(CLAIMS)
@@ -127,12 +127,12 @@ def check(folder: Path, told: dict[int, tuple[PreparedDevice, ...] | None]) -> N
         assert device["containerEdits"]["env"][0] == f"DRA_CPUSET_{uid}={records[uid].cpus}"
 
 
-def test_whatever_kubelet_was_answered_survives_a_kill_at_any_moment(folder: Path) -> None:
+def test_a_prepared_claim_stays_prepared_after_a_kill_at_any_moment(folder: Path) -> None:
     dice = random.Random(20261120)
     told: dict[int, tuple[PreparedDevice, ...] | None] = {}
     for _ in range(KILLS):
         with serving(folder) as (process, kubelet):
-            # A restarted kubelet sends everything again; what it was told before must be what it is told now.
+            # A restarted kubelet repeats every call and must get the same answers as before.
             for number, answer in list(told.items()):
                 again = kubelet.prepare({reference(number): frozenset({DRIVER})})[reference(number)]
                 assert isinstance(again, Prepared), again

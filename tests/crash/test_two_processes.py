@@ -1,4 +1,4 @@
-"""Two instances of a driver share a ledger while either is killed: no CPU is given twice and nothing told is lost."""
+"""Two instances of a driver share a ledger while either is killed: no CPU is given twice and no answer is lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEED: Final = 20261120
 CLAIMS: Final = 16
 KILLS: Final = 4
 WORKERS: Final = 3
-# How many answers there are at least from one kill to the next.
+# The minimum number of answers between two kills.
 ANSWERS: Final = 20
 INSTANCES: Final = ("old", "new")
 
@@ -62,7 +62,7 @@ def claim(number: int) -> ResourceClaim:
 
 @dataclass
 class Instances:
-    """The two processes, in a folder of their own."""
+    """The two processes in their folder."""
 
     folder: Path
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Instances:
         return self.running[name].wait(PATIENCE)
 
     def call(self, name: str, method: str, number: int) -> Any:
-        """The answer for one claim; None if the instance was gone before it answered."""
+        """The answer for one claim; None if the instance died before it answered."""
         socket = self.folder / "kubelet" / "plugins" / DRIVER / f"dra-{name}.sock"
         asked = [api.Claim(namespace="default", name=f"c{number}", uid=f"uid-{number}")]
         request = getattr(api, f"{method}Request")(claims=asked)
@@ -94,7 +94,7 @@ class Instances:
 
 @dataclass
 class Told:
-    """What has been answered: a claim is `certain` between the answer to its Prepare and the next Unprepare's call."""
+    """The answers so far: a claim is `certain` between the answer to its Prepare and its next Unprepare call."""
 
     certain: dict[int, tuple[CPUSet, Any]] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
@@ -131,7 +131,7 @@ def cpus_of(folder: Path, number: int) -> CPUSet:
 
 
 def disturb(instances: Instances, told: Told, own: list[int], seed: int, ended: threading.Event) -> None:
-    """Prepare and unprepare these claims by whichever instance, until the end or the first wrong answer."""
+    """Prepare and unprepare these claims with either instance, until the end or the first wrong answer."""
     dice = random.Random(seed)
     try:
         while not ended.is_set():
@@ -152,7 +152,7 @@ def disturb(instances: Instances, told: Told, own: list[int], seed: int, ended: 
 
 
 def kill(instances: Instances, told: Told, dice: random.Random, ended: threading.Event) -> None:
-    """Kill one instance, or both at once, after they have answered for a while, and start it again."""
+    """After a number of answers, kill one instance or both, and start them again."""
     before, ends = told.answered, time.monotonic() + PATIENCE
     ended.wait(dice.uniform(0.05, 0.3))
     while told.answered < before + ANSWERS and time.monotonic() < ends and not ended.wait(0.05):
@@ -176,7 +176,7 @@ def instances() -> Iterator[Instances]:
             process.wait()
 
 
-def test_two_instances_and_sudden_deaths_give_no_cpu_twice_and_lose_nothing(instances: Instances) -> None:
+def test_two_instances_that_are_killed_give_no_cpu_twice_and_lose_no_claim(instances: Instances) -> None:
     told, ended, dice = Told(), threading.Event(), random.Random(SEED)
     for name in INSTANCES:
         instances.start(name)
@@ -193,7 +193,7 @@ def test_two_instances_and_sudden_deaths_give_no_cpu_twice_and_lose_nothing(inst
     logs = {name: (instances.folder / f"{name}.log").read_text() for name in INSTANCES}
     assert told.answered >= ANSWERS * KILLS, logs
     check(instances.folder, told)
-    # Each is asked, so that both have started before they are ended.
+    # Call each instance once, so that both have started before they are stopped.
     for number, name in enumerate(INSTANCES * (CLAIMS // 2)):
         while instances.call(name, "NodeUnprepareResources", number) is None:
             assert all(process.poll() is None for process in instances.running.values())
@@ -204,7 +204,7 @@ def test_two_instances_and_sudden_deaths_give_no_cpu_twice_and_lose_nothing(inst
 
 
 @pytest.mark.parametrize("suffix", ["-shm", "-wal"])
-def test_instances_see_each_other_though_a_file_of_the_journal_is_removed(instances: Instances, suffix: str) -> None:
+def test_instances_see_each_others_commits_after_a_journal_file_is_removed(instances: Instances, suffix: str) -> None:
     instances.start("old")
     assert eventually(partial(instances.call, "old", "NodePrepareResources", 0)).error == ""
     (instances.folder / "kubelet" / "plugins" / DRIVER / f"ledger.db{suffix}").unlink()
@@ -218,7 +218,7 @@ def test_instances_see_each_other_though_a_file_of_the_journal_is_removed(instan
         return answer is not None and not answer.error
 
     for number in range(1, CLAIMS):
-        # One may read the new journal by the old one's index until the other has opened both anew; kubelet asks again.
+        # An instance may read the new journal with the old index until the other has reopened both; kubelet asks again.
         eventually(partial(answered, INSTANCES[number % 2], number))
     assert all(error.endswith("no new claims are prepared until it can be used") for error in refusals), refusals
     cpus = [cpus_of(instances.folder, number) for number in range(CLAIMS)]

@@ -1,9 +1,9 @@
-"""Crashes of the machine: what was written and not flushed is lost, any part of it.
+"""Crashes of the whole machine, which lose any part of what was written and not flushed.
 
-The writes of a driver's life are taken from strace, with their bytes. For a moment between two of them its folder is
-made as a disk may have it: what was flushed, and of the rest any subset of a file's writes and any first part of a
-folder's changes (a name is safe once its folder was flushed). Then the machine boots: the CDI folder, which lies in
-memory, is empty, and the driver has to know what kubelet had been told by that moment.
+The writes of a driver's life are recorded with strace, with their bytes. For a moment between two writes, its folder is
+made as a disk may have it: everything that was flushed, plus any subset of a file's other writes and any prefix of a
+folder's other changes (a name is safe once its folder was flushed). Then the machine boots: the CDI folder, which is in
+memory, is empty, and the driver must know what had been reported to kubelet by that moment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TEXT: Final = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 
 @dataclass(frozen=True)
 class DiskOperation:
-    """A call that changes a file, or flushes one; `data` are the bytes written, `other` is the name after a rename."""
+    """A call that changes or flushes a file; `data` are the bytes written, `other` is the name after a rename."""
 
     at: float
     call: str
@@ -49,7 +49,7 @@ class DiskOperation:
 
 @dataclass
 class DiskFile:
-    """A file as the disk has it for certain, and what waits in memory."""
+    """A file as the disk certainly has it, and the writes that are only in memory."""
 
     durable: bytearray = field(default_factory=bytearray)
     pending: list[DiskOperation] = field(default_factory=list)
@@ -68,19 +68,19 @@ class DiskFile:
 
 @dataclass
 class RecordedLife:
-    """What the driver wrote, and what kubelet knew when (seconds since the epoch)."""
+    """What the driver wrote, and what kubelet knew at which time (seconds since the epoch)."""
 
     operations: list[DiskOperation]
     known: list[tuple[float, dict[str, BookedClaim]]]
 
     def known_at(self, moment: float) -> dict[str, BookedClaim]:
-        """The claims that kubelet knew of."""
+        """The claims that kubelet knew at a time."""
         before = [claims for at, claims in self.known if at <= moment]
         return copy.deepcopy(before[-1]) if before else {}
 
 
 def record() -> RecordedLife:
-    """A life of the driver: claims come and go one after another, then SIGKILL."""
+    """Record a life of the driver: claims come and go one after another, then SIGKILL."""
     with node() as where:
         known: list[tuple[float, dict[str, BookedClaim]]] = []
 
@@ -106,7 +106,7 @@ def record() -> RecordedLife:
 
 
 def _operations(trace: str, folder: str) -> Iterator[DiskOperation]:
-    """The operations below a folder, with paths relative to it; the index of the journal is made anew in any case."""
+    """The operations below a folder, with relative paths; without the journal's index, which is always rebuilt."""
     for line in _joined(trace):
         if (match := _LINE.match(line)) is None or int(match[4]) < 0:
             continue
@@ -132,7 +132,7 @@ def _operations(trace: str, folder: str) -> Iterator[DiskOperation]:
 
 
 def _joined(trace: str) -> Iterator[str]:
-    """The lines of a trace, those in one that strace has parted because another thread was faster."""
+    """The lines of a trace; strace splits a line when another thread interrupts it, and the parts are joined again."""
     begun: dict[str, str] = {}
     for line in trace.splitlines():
         thread = line.partition(" ")[0]
@@ -150,7 +150,7 @@ def _unquoted(path: str) -> str:
 
 @dataclass
 class Disk:
-    """A folder on a disk: names and files as they are in memory, and what of it is safe.
+    """A folder on a disk: names and files as they are in memory, and which of them are safe.
 
     Attributes:
         changes: the names after each change that is not safe yet.
@@ -162,7 +162,7 @@ class Disk:
     changes: list[dict[str, int]] = field(default_factory=list)
 
     def apply(self, operation: DiskOperation) -> None:
-        """Carry an operation out in memory, and on the disk if it flushes."""
+        """Apply an operation in memory, and on the disk if it flushes."""
         file = self.files.get(self.names.get(operation.path, -1))
         if operation.call == "sync" and not operation.path:
             self.safe, self.changes = dict(self.names), []
@@ -184,7 +184,7 @@ class Disk:
 
 
 def disk_after(operations: list[DiskOperation], dice: random.Random) -> dict[str, bytes]:
-    """The files of the folder after a machine crash right after these operations."""
+    """The folder's files after a machine crash right after these operations."""
     disk = Disk()
     for operation in operations:
         disk.apply(operation)
@@ -193,10 +193,10 @@ def disk_after(operations: list[DiskOperation], dice: random.Random) -> dict[str
 
 
 def survive(life: RecordedLife, count: int, seed: int) -> None:
-    """Crash the machine after so many operations, boot it, and see that the driver knows what kubelet was told.
+    """Crash the machine after `count` operations, boot it, and check that the driver knows what kubelet knows.
 
     Raises:
-        Violation: it does not.
+        Violation: it does not know.
     """
     operations = life.operations[:count]
     claims = life.known_at(operations[-1].at) if operations else {}
@@ -214,7 +214,7 @@ def survive(life: RecordedLife, count: int, seed: int) -> None:
 
 
 def _boot(where: Node, claims: dict[str, BookedClaim]) -> None:
-    """Another boot: nothing lies in memory, and the API server has the claims still."""
+    """Boot: nothing in memory is left, and the API server still has the claims."""
     shutil.rmtree(where.cdi)
     where.cdi.mkdir()
     (where.folder / "machine/proc/sys/kernel/random/boot_id").write_text("00000000-0000-4000-8000-000000000002\n")
@@ -223,7 +223,7 @@ def _boot(where: Node, claims: dict[str, BookedClaim]) -> None:
 
 
 def main() -> int:
-    """Crash the machine so many times, at moments and with losses by dice; the exit status is 1 after a violation."""
+    """Crash the machine many times, at random moments with random losses; the exit status is 1 after a violation."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash.unsynced")
     parser.add_argument("--crashes", type=int, default=200)
     parser.add_argument("--seed", type=int, default=20261122)

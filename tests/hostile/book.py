@@ -1,4 +1,4 @@
-"""What kubelet was told of each claim, and what must hold of it whatever happens."""
+"""Keeps book of what was reported to kubelet about each claim, and checks the invariants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESERVED: Final = CPUSet((0, 4))
 
 
 class Stage(Enum):
-    """How far a claim is, as kubelet knows: a call without an answer leaves it PREPARING or ENDING."""
+    """How far a claim is, from kubelet's view: a call without an answer leaves it PREPARING or ENDING."""
 
     PREPARING = auto()
     TOLD = auto()
@@ -28,18 +28,18 @@ class Stage(Enum):
 
 @dataclass
 class BookedClaim:
-    """A claim that kubelet has begun to prepare and not seen the end of.
+    """A claim that kubelet has begun to prepare and has not finished unpreparing.
 
     Attributes:
-        name: in the namespace `default`.
-        uid: of the claim.
+        name: its name in the namespace `default`.
+        uid: its UID.
         pod: the UID of the pod that it is reserved for.
-        numa: the group of CPUs that it was allocated.
-        count: its CPUs.
+        numa: the group of CPUs that it was allocated from.
+        count: the number of its CPUs.
         stage: how far it is.
-        devices: what kubelet was answered, serialized.
-        cpus: what its CDI spec said when it was answered.
-        instance: which one answered.
+        devices: the answer to kubelet, serialized.
+        cpus: the CPUs in its CDI spec when the call was answered.
+        instance: the instance that answered.
     """
 
     name: str
@@ -60,8 +60,8 @@ class Book:
     Attributes:
         data: the driver's folder.
         cdi: the folder of CDI specs.
-        claims: by UID.
-        offline: the CPUs that were offline at some time since all was right.
+        claims: the claims by UID.
+        offline: every CPU that was offline since the node was last settled.
     """
 
     data: Path
@@ -70,7 +70,7 @@ class Book:
     offline: CPUSet = field(default_factory=CPUSet)
 
     def told(self) -> list[BookedClaim]:
-        """The claims that kubelet was told are prepared."""
+        """The claims that were reported to kubelet as prepared."""
         return [claim for claim in self.claims.values() if claim.stage is Stage.TOLD]
 
     def spec(self, uid: str) -> Path:
@@ -83,10 +83,10 @@ class Book:
         return [entry for device in devices for entry in device["containerEdits"]["env"]]
 
     def prepared(self, claim: BookedClaim, devices: Iterable[Any], instance: str) -> None:
-        """Take note of an instance's answer.
+        """Record an instance's answer.
 
         Raises:
-            Violation: it differs from what kubelet was told before, or gives a CPU twice.
+            Violation: it differs from an earlier answer, or a CPU belongs to two claims.
         """
         answer = tuple(device.SerializeToString(deterministic=True) for device in devices)
         if claim.stage is Stage.TOLD and claim.devices != answer:
@@ -102,10 +102,10 @@ class Book:
         claim.stage, claim.devices, claim.cpus, claim.instance = Stage.TOLD, answer, cpus, instance
 
     def written(self, claim: BookedClaim) -> CPUSet:
-        """The CPUs that the claim's spec says.
+        """Return the CPUs in the claim's spec.
 
         Raises:
-            Violation: it says none.
+            Violation: the spec names none.
         """
         try:
             said = [entry for entry in self.env(claim.uid) if entry.startswith(f"{VARIABLE}{claim.uid}=")]
@@ -114,13 +114,13 @@ class Book:
             raise Violation(f"claim {claim.name} was answered, and its spec says nothing: {error!r}") from error
 
     def unprepared(self, claim: BookedClaim) -> None:
-        """Take note that a claim was let go of.
+        """Record that a claim was unprepared.
 
         Raises:
-            Violation: something is left of it.
+            Violation: something of it is left.
         """
         del self.claims[claim.uid]
-        # The UID of one claim is the beginning of another one's.
+        # One claim's UID may be a prefix of another's.
         own = re.compile(rf"{re.escape(claim.uid)}(?!\d)")
         if left := [path.name for path in self.cdi.iterdir() if own.search(path.name)]:
             raise Violation(f"claim {claim.name} was unprepared, and {left} are left")
@@ -133,13 +133,13 @@ class Book:
         return CPUSet.union(claim.cpus for claim in claims)
 
     def change(self, container: RunningContainer, cpus: CPUSet) -> None:
-        """Look at a mask that a container is about to get.
+        """Check a mask that a container is about to get.
 
-        One that was created while nobody answered the runtime shares with others until kubelet vouches for it, and so
-        does one whose CPUs may all have been offline when that was decided.
+        A container that was created while no plug-in answered the runtime shares CPUs until kubelet confirms its claim.
+        So does one whose CPUs may all have been offline when its mask was decided.
 
         Raises:
-            Violation: a container that runs on its claims' CPUs alone would run on others.
+            Violation: a container that runs only on its claims' CPUs would be widened to others.
         """
         own = self.of(container)
         pinned = own and container.cpus is not None and container.cpus <= own
@@ -149,13 +149,14 @@ class Book:
     def created(
         self, container: RunningContainer, containers: Collection[RunningContainer], *, alone: str | None = None
     ) -> None:
-        """Look at a container that was created, and at the others.
+        """Check a container that was just created, and all others.
 
-        Of what another instance has prepared, which may have died since, an instance hears when it looks, or when a
-        container has the claim: such CPUs count from then on, and those that the instance which is `alone` prepared.
+        An instance learns what another one has prepared, which may have died since, when it reads the ledger again or
+        when a container uses the claim. So CPUs count if a container uses their claim, or if the instance `alone`
+        prepared it.
 
         Raises:
-            Violation: one runs on CPUs of another one's claims.
+            Violation: a container runs on CPUs of another container's claims.
         """
         own = self.of(container)
         used = {uid for other in containers for uid in other.claims}
@@ -174,7 +175,7 @@ class Book:
                 raise Violation(f"{container} has come to {own}, and {other} runs there")
 
     def wrong_masks(self, containers: Iterable[RunningContainer], online: CPUSet) -> list[str]:
-        """The containers that are not where they should be."""
+        """The containers whose masks are wrong."""
         held = CPUSet.union(claim.cpus for claim in self.told())
         wrong = []
         for container in containers:
@@ -187,7 +188,7 @@ class Book:
     # --- what lies on disk ---
 
     def wrong_files(self) -> list[str]:
-        """What ledger and specs say that is not so, once no call is without its answer."""
+        """What is wrong in the ledger and the specs when every call has been answered."""
         contents = read_ledger(self.data / "ledger.db")
         wrong = [f"row of {row.uid} is damaged: {row.reason}" for row in contents.damaged]
         held = {record.uid: record.held for record in contents.records}

@@ -17,7 +17,7 @@ from tests.hostile.kubelet import DriverConnection
 from tests.hostile.zygote import ForkedProcess, zygote
 
 DRIVER: Final = "dra.cpu"
-# How long an answer takes that was sent before the driver was killed.
+# How long to wait for an answer that was sent before the driver was killed.
 _ARRIVES: Final = 0.01
 _LAUNCH: Final = Path(__file__).with_name("launch.py")
 
@@ -31,16 +31,16 @@ class Instance:
     tracing: subprocess.Popen[bytes] | None = None
 
     def wait(self) -> int:
-        """Wait until it has ended, and all of its trace is written; return its exit status."""
+        """Wait until it has exited and its whole trace is written; return its exit status."""
         status = self.process.wait(PATIENCE)
         if self.tracing is not None:
             self.tracing.wait(PATIENCE)
         return status
 
     def close_at_end(self) -> None:
-        """Close the connection once the process has ended, so that a call ends too."""
+        """Close the connection once the process has exited, so that a pending call ends."""
         self.process.wait()
-        # An answer that is on its way arrives.
+        # Let an answer arrive that was already sent.
         time.sleep(_ARRIVES)
         self.connection.close()
 
@@ -53,12 +53,12 @@ def start(folder: Path, name: str) -> Instance:
 
 
 def fork(folder: Path, name: str) -> Instance:
-    """Have an instance forked."""
+    """Start an instance by forking the zygote."""
     return _connected(zygote().fork(folder, _arguments(name)), folder, name)
 
 
 def trace(folder: Path, name: str, tracer: Sequence[str]) -> Instance:
-    """Have an instance forked that `tracer`, a command of strace, follows from its command line on."""
+    """Fork an instance that `tracer`, an strace command, traces from its command line on."""
     process = zygote().fork(folder, _arguments(name), stopped=True)
     state = Path(f"/proc/{process.pid}/status")
     eventually(lambda: "State:\tT" in state.read_text())

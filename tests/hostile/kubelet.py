@@ -1,4 +1,4 @@
-"""kubelet's side: calls of the DRA service, and its own pod-resources API in every mood."""
+"""kubelet's side: calls of the DRA service, and its own pod-resources API, which can also misbehave."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class DriverConnection:
         }
 
     def call(self, method: str, claims: Iterable[api.Claim], seconds: float = PATIENCE) -> Any:
-        """The driver's answer; None if it gives none in time."""
+        """Return the driver's answer; None if none comes in time."""
         request = getattr(api, f"{method}Request")(claims=list(claims))
         try:
             return self._callers[method](request, timeout=seconds, wait_for_ready=True)
         except (grpc.RpcError, ValueError):
-            # The latter where the connection was closed meanwhile
+            # The latter if the connection was closed meanwhile
             return None
 
     def close(self) -> None:
@@ -52,8 +52,8 @@ class PodResourcesServer:
     """kubelet's pod-resources API.
 
     Attributes:
-        mood: one of `MOODS`: how it answers.
-        pods: what it says when it is well, by the pod's name.
+        mood: how it answers, one of `MOODS`.
+        pods: its answer when it is well, by pod name.
     """
 
     def __init__(self, socket: Path) -> None:

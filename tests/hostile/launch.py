@@ -1,8 +1,8 @@
-"""`dranode serve` on a node whose clock is set while it runs: `launch.py CLOCK serve ...`.
+"""Runs `dranode serve` with a wall clock that can be set while it runs: `launch.py CLOCK serve ...`.
 
-The file CLOCK says by how many seconds (eight bytes, a double). The wall clock is shared by all programs of a machine,
-so it is set for this one alone. Hardware is looked at every half second, since a made-up machine sends no kernel
-events, and a Prepare waits for another claim's Unprepare for a moment alone, since one caller sends both.
+The file CLOCK holds the offset in seconds (eight bytes, a double). All programs of a machine share its wall clock, so
+the clock is set in this process only. Hardware is checked every half second, since a made-up machine sends no kernel
+events. A Prepare waits only briefly for another claim's Unprepare, since one caller sends both.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _ahead: bytes | mmap.mmap = CLOCK.pack(0.0)
 
 
 def set_up() -> None:
-    """Have the process look at its node's clock, and wait briefly; call it before another module takes the first."""
+    """Use the node's clock and short waits; call it before another module imports `time`."""
     time.time = lambda: _wall() + CLOCK.unpack_from(_ahead)[0]
-    # gRPC's deadlines are kept by its library, in C, which knows the machine's clock alone.
+    # gRPC's C library keeps its deadlines by the machine's real clock.
     for module in (_channel, _server, cygrpc):
         module.time = SimpleNamespace(**{**vars(time), "time": _wall})
     plugin.RESCAN_SECONDS = 0.5  # type: ignore[misc]
@@ -37,8 +37,8 @@ def set_up() -> None:
 
 
 def follow(clock: Path) -> None:
-    """Name the node's clock."""
-    global _ahead  # noqa: PLW0603 - what stands for the machine's own
+    """Map the node's clock file."""
+    global _ahead  # noqa: PLW0603 - replaces the machine's clock
     with clock.open("rb") as file:
         _ahead = mmap.mmap(file.fileno(), CLOCK.size, prot=mmap.PROT_READ)
 

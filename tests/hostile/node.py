@@ -34,9 +34,9 @@ from tests.hostile.runtime import RunningContainer, Runtime, Violation
 KIND: Final = "dra.k8s.io/cpu"
 MACHINE: Final = "sockets=1,numa=2,cores=4,threads=2"
 CPUS: Final = CPUSet(range(16))
-# A driver that starts says so after a while; to kubelet that is as good as no answer.
+# A starting driver answers this for a while; kubelet treats it like no answer.
 STARTING: Final = "has not read its hardware and ledger yet"
-# Of so many starts one loads what it needs, as a program does that is run by itself.
+# One start in this many is by exec and loads its modules itself, like a program in production.
 EXEC_OF: Final = 20
 
 
@@ -45,10 +45,10 @@ class Node:
     """The node.
 
     Attributes:
-        folder: everything of it.
-        online: the CPUs that are on line.
-        starts: how often an instance was started.
-        refusals: how often each kind of claim or container was refused, for those who read the end of a run.
+        folder: the folder with everything.
+        online: the online CPUs.
+        starts: how many instances were started.
+        refusals: the number of refusals by kind, for the report at the end of a run.
     """
 
     folder: Path
@@ -95,7 +95,7 @@ class Node:
         return ""
 
     def shorten_log(self) -> None:
-        """Begin the drivers' log anew, from time to time; they write at its end, wherever that is."""
+        """Truncate the drivers' log from time to time; they append to it, wherever its end is."""
         os.truncate(self.folder / "log", 0)
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class Node:
     # --- the driver ---
 
     def start(self, name: str, tracer: Sequence[str] = ()) -> None:
-        """Start an instance: some by exec, most forked, as is one that `tracer` follows, a command of strace."""
+        """Start an instance: some by exec, most forked. With `tracer`, an strace command, it is forked and traced."""
         self.starts += 1
         if tracer:
             self.instances[name] = trace(self.folder, name, tracer)
@@ -116,17 +116,17 @@ class Node:
             self.instances[name] = (start if self.starts % EXEC_OF == 0 else fork)(self.folder, name)
 
     def kill(self, name: str) -> None:
-        """End an instance by SIGKILL."""
+        """Kill an instance with SIGKILL."""
         instance = self.instances.pop(name)
         instance.process.kill()
         instance.wait()
         instance.connection.close()
 
     def terminate(self, name: str) -> None:
-        """End an instance by SIGTERM.
+        """Stop an instance with SIGTERM.
 
         Raises:
-            Violation: it ends with an error, or not at all.
+            Violation: it exits with an error, or not at all.
         """
         instance = self.instances.pop(name)
         instance.process.terminate()
@@ -140,17 +140,17 @@ class Node:
             raise Violation(f"instance {name} ended with status {instance.process.returncode}")
 
     def check(self) -> None:
-        """See that every instance runs that was not ended.
+        """Check that every instance that was not stopped still runs.
 
         Raises:
-            Violation: one has ended by itself.
+            Violation: one has exited by itself.
         """
         for name, instance in self.instances.items():
             if (status := instance.process.poll()) is not None:
                 raise Violation(f"instance {name} has ended with status {status}")
 
     def cpu_seconds(self) -> float:
-        """The CPU time that the instances which run have used."""
+        """The CPU time of the running instances."""
         ticks = 0
         for instance in self.instances.values():
             with contextlib.suppress(OSError):
@@ -159,14 +159,14 @@ class Node:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def call(self, name: str, method: str, claims: Sequence[BookedClaim], seconds: float = PATIENCE) -> Any:
-        """kubelet's call; None without an answer."""
+        """Make a call as kubelet; None without an answer."""
         asked = [api.Claim(namespace="default", name=claim.name, uid=claim.uid) for claim in claims]
         return self.instances[name].connection.call(method, asked, seconds)
 
     # --- claims ---
 
     def allocate(self, name: str, numa: int, count: int) -> BookedClaim:
-        """A new claim for a new pod."""
+        """Create a claim for a new pod."""
         self._numbers += 1
         uid = f"uid-{name}-{self._numbers}"
         claim = BookedClaim(name, uid, f"pod-{uid}", numa, count)
@@ -174,7 +174,7 @@ class Node:
         return claim
 
     def allocate_again(self, claim: BookedClaim) -> None:
-        """Put a claim into the API server, with its pod."""
+        """Add a claim to the API server, with its pod."""
         name, uid = claim.name, claim.uid
         result = {
             "request": "r", "driver": DRIVER, "pool": "node", "device": f"cpudevnuma{claim.numa:03d}",
@@ -190,7 +190,7 @@ class Node:
                 "reservedFor": [{"resource": "pods", "name": f"pod-{uid}", "uid": claim.pod}],
             },
         }
-        # JSON is YAML, and written faster than by a store's `put`.
+        # JSON is YAML, and is written faster than by a store's `put`.
         path = self.folder / "store" / "resourceclaims" / f"default.{name}.yaml"
         path.with_name("new").write_text(json.dumps(document))
         path.with_name("new").replace(path)
@@ -204,10 +204,10 @@ class Node:
         self.pods.pods[claim.pod] = podresources.PodResources(namespace="default", name=f"pod-{uid}", containers=[main])
 
     def prepare(self, name: str, claims: Sequence[BookedClaim], seconds: float = PATIENCE) -> list[str]:
-        """Prepare claims with one call; the reasons for which some are refused.
+        """Prepare claims in one call; return the reasons for refusals.
 
         Raises:
-            Violation: an answer is not as it must be.
+            Violation: an answer is wrong.
         """
         answer = self.call(name, "NodePrepareResources", claims, seconds)
         if answer is None:
@@ -224,7 +224,7 @@ class Node:
         return refused
 
     def unprepare(self, name: str, claim: BookedClaim, seconds: float = PATIENCE) -> str:
-        """Unprepare a claim whose containers have gone; the reason why not, or empty."""
+        """Unprepare a claim whose containers have gone; return the reason for a refusal, or an empty string."""
         for container in [each for each in self.runtime.containers.values() if claim.uid in each.claims]:
             self.runtime.stop(container)
         self.pods.pods.pop(claim.pod, None)
@@ -240,14 +240,14 @@ class Node:
         return ""
 
     def doubt(self) -> str:
-        """Why claims may be missing in the ledger; empty if none is."""
+        """Why the ledger may lack claims; empty if it is complete."""
         return read_ledger(self.ledger).doubt
 
     def forget_lost(self) -> None:
-        """Say that the claims of which nothing tells are gone, as people do.
+        """Run `forget-lost`, as people do, for claims that nothing knows of any more.
 
         Raises:
-            Violation: that cannot be said.
+            Violation: the command fails.
         """
         program = str(Path(sys.executable).with_name("dranode"))
         command = [program, "forget-lost", "--drivers", DRIVER, "--kubelet-root", "kubelet", "--cdi-dir", "cdi"]
@@ -258,12 +258,12 @@ class Node:
     # --- containers ---
 
     def run(self, claim: BookedClaim | None, name: str = "main") -> str:
-        """Run a container with a claim, or without one; the reason why not, or empty.
+        """Run a container with or without a claim; return the reason for a refusal, or an empty string.
 
-        kubelet runs one container of a name in a pod: an earlier one is stopped first.
+        kubelet runs one container of each name in a pod, so an earlier one is stopped first.
 
         Raises:
-            Violation: it runs on CPUs that it should not have, or another one on its own.
+            Violation: it runs on wrong CPUs, or another container runs on its own CPUs.
         """
         self._numbers += 1
         uid = claim.pod if claim else f"pod-shared-{self._numbers}"
@@ -280,7 +280,8 @@ class Node:
         for other in tuple(self.runtime.containers.values()):
             if (other.pod.uid, other.message.name) == (of.uid, name):
                 self.runtime.stop(other)
-        # After a restart of the runtime the active instance may connect after the one that waits, which leaves it all
+        # After a restart of the runtime, the standby may connect before the active instance, and nobody pins until
+        # then.
         asked = len(self.runtime.plugins)
         reason = self.runtime.create(container)
         if not reason and 0 < asked == len(self.runtime.plugins) == len(self.instances):
@@ -291,17 +292,17 @@ class Node:
     # --- the machine ---
 
     def set_online(self, cpus: CPUSet) -> None:
-        """Bring CPUs on line and off, as far as a file can."""
+        """Set which CPUs are online, as far as a file can."""
         self.online = cpus
         self.book.offline |= CPUS - cpus
         path = self.folder / "machine" / CPU / "online"
-        # The kernel's answer is never half of one.
+        # Replace the file atomically, since the kernel never returns half a list.
         path.with_name("online.new").write_text(f"{cpus}\n")
         path.with_name("online.new").replace(path)
 
     def set_clock(self, seconds: int) -> None:
-        """Set the wall clock so far ahead."""
-        # The drivers have its memory.
+        """Set the wall clock ahead by `seconds`."""
+        # The drivers have the file mapped, so it is written in place.
         with (self.folder / "clock").open("r+b", buffering=0) as clock:
             clock.write(CLOCK.pack(seconds))
 

@@ -1,7 +1,7 @@
-"""Hostile steps at real processes: `python -m tests.hostile.run --steps 10000 --seed 1`.
+"""Takes hostile steps against real processes: `python -m tests.hostile.run --steps 10000 --seed 1`.
 
-The seed is printed first. What the dice decide follows from it; when the driver's threads run does not, so that a
-violation may need several runs with its seed to come again.
+The seed is printed first. It decides the steps, but not when the driver's threads run, so it may take several runs with
+one seed to reproduce a violation.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tests.hostile.zygote import zygote
 
 _PRINTED: Final = 60
 _REPORTED: Final = 5_000
-# Paths of sockets are short. What reaches no disk is the matter of `tests.crash.unsynced`.
+# Socket paths must be short. Writes that reach no disk are tested by `tests.crash.unsynced`.
 _FOLDERS: Final = ("/dev/shm", "/tmp")
-# How often each step comes beside the others.
+# The weight of each step.
 STEPS: Final[dict[Callable[[Steps], None], int]] = {
     Steps.prepare: 240,
     Steps.prepare_pod: 30,
@@ -69,10 +69,10 @@ STEPS: Final[dict[Callable[[Steps], None], int]] = {
 
 
 def take(steps: Steps) -> None:
-    """Let something happen.
+    """Take one random step.
 
     Raises:
-        Violation: an invariant does not hold.
+        Violation: an invariant is broken.
     """
     (act,) = steps.dice.choices(tuple(STEPS), tuple(STEPS.values()))
     steps.past.append(act.__name__)
@@ -83,10 +83,10 @@ def take(steps: Steps) -> None:
 
 
 def run(steps: int, seed: int, *, keep: bool = False, stop: threading.Event | None = None) -> Steps:
-    """Take so many steps, or fewer if `stop` is set meanwhile.
+    """Take `count` steps, or fewer if `stop` is set meanwhile.
 
     Raises:
-        Violation: an invariant does not hold; its text has the last steps and the end of the driver's log.
+        Violation: an invariant is broken; the message has the last steps and the end of the driver's log.
     """
     node = Node(Path(tempfile.mkdtemp(prefix="hostile-", dir=next(filter(os.path.isdir, _FOLDERS)))))
     taken = Steps(node, random.Random(seed))
@@ -116,7 +116,7 @@ def run(steps: int, seed: int, *, keep: bool = False, stop: threading.Event | No
 
 
 def main() -> int:
-    """Take the steps and say what came of them; the exit status is 1 after a violation."""
+    """Take the steps and print the result; the exit status is 1 after a violation."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.run")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
@@ -136,7 +136,7 @@ def main() -> int:
         print(f"{count:8} {name}")  # noqa: T201
     for reason, count in sorted(taken.node.refusals.items(), key=lambda each: -each[1])[:20]:
         print(f"{count:8} refused {reason}")  # noqa: T201
-    # What it has forked counts from its end on.
+    # The usage of a child counts once it has been waited for.
     zygote().close()
     used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     steps, starts = sum(taken.counts.values()), taken.node.starts

@@ -1,6 +1,6 @@
-"""A container runtime: containers with their masks, the NRI plug-ins that are connected, and what these change.
+"""A container runtime: containers with their masks, the connected NRI plug-ins, and the changes that these make.
 
-It does what it is told within one thread: who calls its methods takes in what plug-ins have sent meanwhile.
+It runs in its caller's thread: each method first reads what the plug-ins have sent meanwhile.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.nri import CallFailedError, FakeRuntime, Wire, updates_of
 
 
-class Violation(Exception):  # noqa: N818 - what an invariant says
-    """What must not be, whatever happens."""
+class Violation(Exception):  # noqa: N818 - a broken invariant
+    """An invariant is broken."""
 
 
 @dataclass
 class RunningContainer:
-    """A container; without CPUs it runs on all of them. `claims` are the UIDs of those that it has."""
+    """A container; without CPUs it runs on all of them. `claims` are the UIDs of its claims."""
 
     message: nri.Container
     pod: nri.PodSandbox
@@ -43,7 +43,7 @@ class RunningContainer:
 
 
 class OrderedWire(Wire):
-    """A wire that tells what came before the answer to the call at hand from what came after it."""
+    """A wire that separates messages before the answer to the current call from those after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,9 +83,9 @@ class Runtime:
     """The runtime of one node.
 
     Attributes:
-        path: of the NRI socket.
-        changed: called with every container whose mask a plug-in has changed, before it is changed, and the new mask.
-        version: of NRI, which decides how events are sent.
+        path: the path of the NRI socket.
+        changed: called before a plug-in changes a container's mask, with the container and the new mask.
+        version: the version of NRI, which decides how events are sent.
     """
 
     path: Path
@@ -96,14 +96,14 @@ class Runtime:
     _listener: socket.socket | None = None
 
     def open(self) -> None:
-        """Start it; containers run on from before."""
+        """Start it; earlier containers still run."""
         self.path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))
         self._listener.listen()
 
     def close(self) -> None:
-        """End it with all connections; containers run on."""
+        """Stop it with all connections; containers still run."""
         for plugin in self.plugins:
             plugin.sock.close()
         self.plugins.clear()
@@ -112,7 +112,7 @@ class Runtime:
             self._listener = None
 
     def refuse(self, reason: str) -> None:
-        """Answer every update that plug-ins send with an error; an empty one ends that."""
+        """Fail every update that plug-ins send with this error; an empty string ends that."""
         for plugin in self.plugins:
             plugin.wire.update_error = reason
 
@@ -122,14 +122,14 @@ class Runtime:
         return self._listener is not None
 
     def attend(self, seconds: float = 0.0) -> None:
-        """Admit plug-ins, and take in what they have sent, waiting so long for the first of it."""
+        """Accept plug-ins and read what they have sent; wait up to `seconds` for the first message."""
         for plugin in self.plugins:
             self._take_in(plugin.wire)
         if self._listener is None:
             time.sleep(max(seconds, 0.0))
         while self._listener is not None:
             plugins = {plugin.sock.fileno(): plugin for plugin in self.plugins}
-            # select(2) knows no descriptor above 1,023.
+            # select(2) cannot handle descriptors above 1,023.
             poll = select.poll()
             for descriptor in (self._listener.fileno(), *plugins):
                 poll.register(descriptor, select.POLLIN)
@@ -144,10 +144,10 @@ class Runtime:
                     self._with(asked, ConnectedPlugin.pump)
 
     def create(self, container: RunningContainer) -> str:
-        """Create a container and start it; the reason why not, or empty.
+        """Create and start a container; return the reason for a refusal, or an empty string.
 
         Raises:
-            Violation: two plug-ins set its CPUs, so that the real runtime would refuse it.
+            Violation: two plug-ins set its CPUs, which the real runtime would refuse.
         """
         body = nri.CreateContainerRequest(pod=container.pod, container=container.message)
         adjusted: list[str] = []
@@ -165,7 +165,8 @@ class Runtime:
                 self._apply(answer)
         if len(adjusted) > 1:
             if any(map(_has_hung_up, answered[:-1])):
-                # The other one could not know whether the answer had come: kubelet makes the container again.
+                # The second one cannot know whether the first one's answer arrived; kubelet creates the container
+                # again.
                 return "two plug-ins set its CPUs, of which one is gone"
             raise Violation(f"two plug-ins set the CPUs of {container}: {adjusted}")
         if adjusted:
@@ -176,7 +177,7 @@ class Runtime:
         return ""
 
     def update(self, container: RunningContainer, cpus: str) -> None:
-        """Let kubelet ask for other CPUs: it gets them, unless a plug-in says otherwise."""
+        """Update a container as kubelet does: it gets these CPUs unless a plug-in overrides them."""
         body = nri.UpdateContainerRequest(pod=container.pod, container=container.message)
         body.linux_resources.cpu.cpus = cpus
         own: list[str] = []
@@ -224,7 +225,7 @@ class Runtime:
         return answer
 
     def _with(self, plugin: ConnectedPlugin, act: Callable[[ConnectedPlugin], Any]) -> Any:
-        """Do something with a plug-in; one whose connection ends is forgotten, and None comes of it."""
+        """Call `act` with a plug-in; return None and forget the plug-in if its connection ends."""
         try:
             return act(plugin)
         except OSError:

@@ -1,4 +1,4 @@
-"""The end of all faults, after which everything has to be as kubelet knows it."""
+"""Ends all faults, and checks that everything becomes as kubelet knows it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.hostile.node import CPUS
 from tests.hostile.runtime import Violation
 from tests.hostile.steps import Steps
 
-# What a driver needs of a CPU to start and to answer, many times over.
+# The CPU seconds that a driver needs to start and to answer, with a wide margin.
 _USED: Final = 10.0
 
 
 def settle(steps: Steps) -> None:
-    """Repair what only people can repair, and see that all is as kubelet knows it.
+    """Repair what only people can repair, and check that everything is as kubelet knows it.
 
     Raises:
         Violation: it does not become so.
@@ -41,15 +41,15 @@ def settle(steps: Steps) -> None:
     if not node.book.claims:
         _look(steps)
     if not _readable(steps):
-        # A byte that the driver has read before it was flipped; one that starts reads it again.
+        # The driver had read the byte before it was flipped; a restarted one reads it again.
         for name in tuple(node.instances):
             node.terminate(name)
         steps.start_if_none()
         settled(steps, lambda: _answered(steps), "the driver does not answer as before")
-        # Without claims nothing was asked of it, and its ledger is looked at after its socket is there.
+        # Without claims nothing was asked of it, and it reads its ledger only after its socket is there.
         settled(steps, lambda: [] if _readable(steps) else [str(node.ledger)], "the ledger stays damaged")
     if node.doubt():
-        # Ledger and copy were damaged while there was no claim, so that no spec tells either.
+        # Ledger and copy were damaged while there was no claim, so there is no spec to recover from either.
         node.forget_lost()
     if steps.fault == "ledger":
         _end_revived(steps)
@@ -60,7 +60,7 @@ def settle(steps: Steps) -> None:
 
 
 def _look(steps: Steps) -> None:
-    """Have every instance look at its ledger, whatever comes of it: without a claim nothing else asks it to."""
+    """Make every instance read its ledger, whatever the result; without a claim nothing else does."""
     for name in sorted(steps.node.instances):
         claim = steps.node.allocate("free", 0, 1)
         steps.node.prepare(name, [claim])
@@ -75,7 +75,7 @@ def _readable(steps: Steps) -> bool:
 
 
 def _answered(steps: Steps) -> list[str]:
-    """Have each claim's last call made again, as kubelet does; what is refused."""
+    """Repeat each claim's last call, as kubelet does; return the refusals."""
     refused = []
     for claim in tuple(steps.node.book.claims.values()):
         for name in sorted(steps.node.instances):
@@ -94,9 +94,9 @@ def _answered(steps: Steps) -> list[str]:
 
 
 def ungranted(steps: Steps) -> list[str]:
-    """Have every instance grant all CPUs that nobody holds, for a moment; what is refused.
+    """Have every instance grant all free CPUs for a moment; return the refusals.
 
-    An instance looks at its hardware now and then, and grants until then what it saw before.
+    An instance checks its hardware now and then, and grants what it saw last until then.
     """
     node, refused = steps.node, []
     for name in sorted(node.instances):
@@ -110,7 +110,7 @@ def ungranted(steps: Steps) -> list[str]:
 
 
 def _end_revived(steps: Steps) -> None:
-    """End claims that had ended, of which a lost ledger's rows told: the driver's own look takes minutes."""
+    """End claims that came back with the old rows of a lost ledger; the driver's own check takes minutes."""
     for record in read_ledger(steps.node.ledger).records:
         if record.uid not in steps.node.book.claims:
             steps.node.refused("revived", "claims that had ended")
@@ -121,7 +121,7 @@ def _end_revived(steps: Steps) -> None:
 
 def _wrong_masks(steps: Steps) -> list[str]:
     if not steps.node.runtime.version:
-        # NRI before 0.12 takes updates with a request, and by a new connection after a while.
+        # NRI before 0.12 applies updates only with a request, or after a reconnect some time later.
         before = set(steps.node.runtime.containers)
         steps.node.run(None)
         for name in set(steps.node.runtime.containers) - before:
@@ -130,7 +130,7 @@ def _wrong_masks(steps: Steps) -> list[str]:
 
 
 def _drop_refused(steps: Steps, refused: list[str]) -> bool:
-    """Let go of claims for which there is no room, as the scheduler does not allocate what is not there."""
+    """Give up claims for which there is no room; the scheduler would not have allocated them."""
     waiting = [claim for claim in steps.node.book.claims.values() if claim.stage is Stage.PREPARING]
     for claim in waiting:
         if any(reason.startswith(f"prepare {claim.name}:") for reason in refused):
@@ -142,7 +142,7 @@ def settled(steps: Steps, wrong: Callable[[], list[str]], what: str) -> None:
     began, used = time.monotonic(), steps.node.cpu_seconds()
     while reasons := wrong():
         waited = time.monotonic() - began
-        # On a busy machine hardly any of that time is the driver's.
+        # On a busy machine the driver gets little of that time, so its CPU time counts.
         if waited > PATIENCE and (steps.node.cpu_seconds() - used > _USED or waited > 10 * PATIENCE):
             raise Violation(f"{what}: {'; '.join(reasons)}")
         steps.node.runtime.attend(0.05)

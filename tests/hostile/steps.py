@@ -1,7 +1,7 @@
-"""What kubelet, the runtime and people do at a node, by dice.
+"""What kubelet, the runtime and people do at a node, chosen at random.
 
-A fault of one kind is repaired before one of another kind comes: what lies in the ledger twice lies in a CDI spec too,
-and nothing can be promised when all three are gone (docs/upgrade.md).
+A fault of one kind is repaired before a fault of another kind comes: what the ledger and its copy hold is also in a CDI
+spec, and nothing can be promised when all three are gone (docs/upgrade.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.hostile.node import CPUS, STARTING, Node
 from tests.hostile.runtime import Violation
 
 NAMES: Final = tuple(f"c{number}" for number in range(8))
-# Of each NUMA node's eight CPUs two are left to containers without claims, beside the reserved ones.
+# Two of each NUMA node's eight CPUs, beside the reserved ones, are left to containers without claims.
 ROOM: Final = 5
 INSTANCES: Final = ("a", "b", "c")
 # How long kubelet waits for a driver that is killed meanwhile.
@@ -33,9 +33,9 @@ class Steps:
 
     Attributes:
         node: the node.
-        dice: what decides.
+        dice: the random source.
         fault: the kind of the fault that is not repaired yet; empty for none.
-        past: what has happened, the last last.
+        past: the steps so far, the latest one last.
         counts: how often each step was taken.
         newer: whether a newer version has written the ledger.
     """
@@ -54,7 +54,7 @@ class Steps:
         return self.dice.choice(sorted(self.node.instances)) if self.node.instances else None
 
     def may_fault(self, kind: str) -> bool:
-        """Whether a fault of this kind may come now; then it is taken to have come."""
+        """Whether a fault of this kind may come now; if so, it counts as planted."""
         if self.fault not in ("", kind):
             return False
         self.fault = kind
@@ -118,7 +118,7 @@ class Steps:
                 raise Violation(f"an unknown claim cannot be unprepared: {error}")
 
     def give_up(self) -> None:
-        """kubelet gives a call up at once."""
+        """Make a call that kubelet gives up at once."""
         if (name := self._instance()) is not None and (claim := self._allocate()) is not None:
             self.say(f"{name}: {claim.uid}")
             self.node.prepare(name, [claim], 0.001)
@@ -192,7 +192,7 @@ class Steps:
             plugins, own = len(self.node.runtime.plugins), self.node.book.of(container)
             pinned = own and container.cpus is not None and container.cpus <= own
             self.node.runtime.update(container, str(CPUS))
-            # As in `Book.change`: where all of its CPUs are offline, it shares with others.
+            # As in `Book.change`: if all of its CPUs are offline, it shares CPUs with others.
             kept = (container.cpus or CPUS) <= own or own <= self.node.book.offline
             if len(self.node.runtime.plugins) == plugins and pinned and not kept:
                 raise Violation(f"kubelet asked for all CPUs, and {container} was given {own}")

@@ -1,4 +1,4 @@
-"""A sample of the hostile steps that `make hostile` takes, and that what is looked at can be wrong."""
+"""Takes a sample of the hostile steps of `make hostile`, and shows that each of its checks can fail."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def test_a_sample_of_steps_over_three_drivers_violates_nothing() -> None:
     assert three_drivers.run(60, 20261126)["prepare_new"] > 10
 
 
-def test_all_cpus_can_be_granted_once_all_faults_are_repaired(steps: Steps) -> None:
+def test_all_cpus_can_be_granted_when_all_faults_are_repaired(steps: Steps) -> None:
     steps.node.set_online(CPUS - CPUSet((5, 6, 7)))
     settled(steps, lambda: [] if ungranted(steps) else ["all are granted"], "the driver does not look")
     settle(steps)
     assert steps.node.prepare("a", [steps.node.allocate("c0", 1, 7)]) == []
 
 
-def test_descriptors_above_those_of_select_are_attended_to(steps: Steps) -> None:
+def test_the_runtime_polls_descriptors_above_the_limit_of_select(steps: Steps) -> None:
     steps.node.runtime.close()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
@@ -75,7 +75,7 @@ def test_descriptors_above_those_of_select_are_attended_to(steps: Steps) -> None
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_forked_driver_is_a_process_with_an_end_of_its_own(steps: Steps) -> None:
+def test_a_forked_driver_is_a_process_that_exits_by_itself(steps: Steps) -> None:
     prepared(steps)
     forked = steps.node.instances["a"].process
     assert isinstance(forked, ForkedProcess)
@@ -101,27 +101,27 @@ def test_two_threads_may_wait_for_a_forked_driver(steps: Steps) -> None:
     assert [*statuses, forked.poll()] == [-signal.SIGKILL] * 5
 
 
-def test_some_starts_load_what_they_need(steps: Steps) -> None:
+def test_some_drivers_are_started_by_exec(steps: Steps) -> None:
     steps.node.starts = EXEC_OF - 1
     steps.node.start("b")
     assert isinstance(steps.node.instances["b"].process, subprocess.Popen)
 
 
-def test_an_answer_that_differs_is_a_violation(steps: Steps) -> None:
+def test_a_changed_answer_is_a_violation(steps: Steps) -> None:
     claim = prepared(steps)
     claim.devices = (b"other",)
     with pytest.raises(Violation, match="kubelet was told"):
         settle(steps)
 
 
-def test_other_cpus_than_before_are_a_violation(steps: Steps) -> None:
+def test_changed_cpus_are_a_violation(steps: Steps) -> None:
     claim = prepared(steps)
     claim.cpus = CPUSet((7, 15))
     with pytest.raises(Violation, match="kubelet was told when it had 7,15"):
         steps.node.prepare("a", [claim])
 
 
-def test_a_cpu_of_two_claims_is_a_violation(steps: Steps) -> None:
+def test_a_cpu_in_two_claims_is_a_violation(steps: Steps) -> None:
     claim = prepared(steps)
     other = steps.node.allocate("c1", 0, 2)
     claim.cpus = CPUSet(range(16))
@@ -129,14 +129,14 @@ def test_a_cpu_of_two_claims_is_a_violation(steps: Steps) -> None:
         steps.node.prepare("a", [other])
 
 
-def test_something_left_of_an_unprepared_claim_is_a_violation(steps: Steps) -> None:
+def test_a_file_left_by_an_unprepared_claim_is_a_violation(steps: Steps) -> None:
     claim = prepared(steps)
     (steps.node.cdi / f"left-of-{claim.uid}.json").write_text("{}")
     with pytest.raises(Violation, match="are left"):
         steps.node.unprepare("a", claim)
 
 
-def test_masks_that_are_not_right_are_violations(steps: Steps) -> None:
+def test_wrong_masks_are_violations(steps: Steps) -> None:
     claim = prepared(steps)
     settled(steps, lambda: [] if steps.node.runtime.plugins else ["no plug-in"], "the driver is not connected")
     assert steps.node.run(None) == ""
@@ -151,10 +151,10 @@ def test_masks_that_are_not_right_are_violations(steps: Steps) -> None:
         steps.node.book.created(shared, [shared, mine])
 
 
-def test_kubelets_update_of_a_container_whose_cpus_are_all_offline_may_widen_it(steps: Steps) -> None:
+def test_kubelet_may_widen_a_container_whose_cpus_are_all_offline(steps: Steps) -> None:
     claim = prepared(steps)
     steps.node.runtime.close()
-    # Updates come with the answer to kubelet's then, and not before.
+    # Without a version, updates come only with the answer to kubelet's update.
     steps.node.runtime.version = ""
     steps.node.runtime.open()
     settled(steps, lambda: [] if steps.node.runtime.plugins else ["no plug-in"], "the driver is not connected")
@@ -173,7 +173,7 @@ def test_kubelets_update_of_a_container_whose_cpus_are_all_offline_may_widen_it(
         steps.update_container()
 
 
-def test_cpus_of_a_claim_without_a_container_count_for_the_instance_that_prepared_it(steps: Steps) -> None:
+def test_a_claim_without_a_container_counts_only_for_the_instance_that_prepared_it(steps: Steps) -> None:
     claim = prepared(steps)
     settled(steps, lambda: [] if steps.node.runtime.plugins else ["no plug-in"], "the driver is not connected")
     assert steps.node.run(None) == ""

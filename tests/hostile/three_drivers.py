@@ -33,7 +33,7 @@ from tests.hostile.runtime import Violation
 DRIVERS: Final = ("dra.cpu", "dra.memory", "dra.gpu")
 MACHINE: Final = "sockets=2,numa=1,cores=8,threads=2,gpus=4:nvidia,memory=8Gi,hugepages-1Gi=4"
 _GIB: Final = 1 << 30
-# What each device has; the run allocates within it, and now and then more, which has to be refused.
+# The amount of each device. The run allocates within it, and now and then more, which must be refused.
 CPUS: Final = {"cpudevnuma000": 16, "cpudevnuma001": 16}
 GPUS: Final = tuple(f"gpu-0000-{bus}-00-0" for bus in (11, 21, 31, 41))
 MEMORY: Final = {"hugepages-1g-numa0": 4 * _GIB, "hugepages-1g-numa1": 4 * _GIB}
@@ -43,7 +43,7 @@ _LAUNCH: Final = Path(__file__).with_name("launch.py")
 
 @dataclass
 class Claim:
-    """A claim of one driver, and what kubelet was told about it."""
+    """A claim of one driver, and what was reported to kubelet about it."""
 
     name: str
     uid: str
@@ -147,7 +147,7 @@ class Run:
             self.dice.choice((spec.unlink, lambda: spec.write_text(""), lambda: spec.write_text('{"devices": []}')))()
 
     def lose_a_ledger(self) -> None:
-        """Lose a ledger or its copy, never both: while the driver is away, as a disk does it."""
+        """Lose a ledger or its copy, never both, while the driver is down."""
         self.stop(kill=True)
         folder = self.folder / "kubelet/plugins" / self.dice.choice(DRIVERS)
         for name in self.dice.choice((("ledger.db", "ledger.db-wal", "ledger.db-shm"), ("ledger.db-copy",))):
@@ -155,7 +155,7 @@ class Run:
         self.start()
 
     def forget_lost(self, driver: str) -> None:
-        """Drain a driver whose claims cannot all be known any more, and say so, as its message asks people to do."""
+        """Drain a driver that may not know all claims any more, then run `forget-lost`, as its message asks."""
         self.counts["forget_lost"] += 1
         for claim in [each for each in self.claims.values() if each.driver == driver]:
             self._unprepare(claim)
@@ -171,7 +171,7 @@ class Run:
 
     def _allocate(self) -> Claim:
         driver = self.dice.choice(DRIVERS)
-        # Now and then without a look at what is free: such a claim must be refused if its device is held.
+        # Now and then ignore what is free: such a claim must be refused if its device is held.
         careless = self.dice.random() < 0.1
         device, amount = self._pick(driver, careless=careless)
         self.made += 1
@@ -227,21 +227,21 @@ class Run:
             connection.close()
 
     def specs(self) -> dict[str, Any]:
-        """The devices of all specs, by the id that containers ask for."""
+        """The devices of all specs by CDI id."""
         found: dict[str, Any] = {}
         for path in self.folder.glob("cdi/*.json"):
             try:
                 spec = json.loads(path.read_text())
                 found |= {f"{spec['kind']}={device['name']}": device for device in spec["devices"]}
             except (OSError, ValueError, KeyError):
-                continue  # damaged by a step, and not repaired yet
+                continue  # damaged by a step and not repaired yet
         return found
 
     def check(self, claim: Claim) -> None:
-        """Check a claim that was just answered, and everything that others hold.
+        """Check a claim that was just answered, and everything that other claims hold.
 
         Raises:
-            Violation: something does not hold.
+            Violation: an invariant is broken.
         """
         specs = self.specs()
         ids = [name for told in claim.told or () for name in told[1:]]
@@ -280,10 +280,10 @@ STEPS: Final = {
 
 
 def run(steps: int, seed: int) -> Counter[str]:
-    """Take so many steps; how often each was taken.
+    """Take `count` steps; return how often each was taken.
 
     Raises:
-        Violation: something does not hold; says after which steps.
+        Violation: an invariant is broken; the message has the steps before it.
     """
     folder = Path(tempfile.mkdtemp(prefix="three-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     taken = Run(folder, random.Random(seed))
@@ -308,7 +308,7 @@ def run(steps: int, seed: int) -> Counter[str]:
 
 
 def main() -> int:
-    """Take the steps and print what came of them; the exit status is 1 after a violation."""
+    """Take the steps and print the result; the exit status is 1 after a violation."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.three_drivers")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))

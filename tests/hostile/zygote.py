@@ -1,9 +1,9 @@
-"""Drivers forked from a process that has their modules loaded, since loading them is most of what a start costs.
+"""Forks drivers from a process that has their modules loaded, since loading them is most of a start's cost.
 
-A forked driver is a process of its own, with its own sockets, files and end; what it does from its command line on is
-what a program does that was started by exec. `python zygote.py FD` is the process that forks them: it is asked through
-the socket FD to start one (`{"folder": ..., "arguments": [...], "stopped": false}`, answered by the process ID), or how
-one that has ended has ended (`{"ended": ...}`, answered by what waitpid says).
+A forked driver is a process of its own, with its own sockets, files and exit. From its command line on it does what a
+program started by exec does. `python zygote.py FD` is the process that forks them. The socket FD takes requests to
+start a driver (`{"folder": ..., "arguments": [...], "stopped": false}`, answered with the process ID), and to wait for
+one that has exited (`{"ended": ...}`, answered with waitpid's status).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-# What a driver on a made-up machine loads, sooner or later.
+# Modules that a driver on a made-up machine loads sooner or later.
 PACKAGES: Final = tuple(
     f"dranode.{name}"
     for name in (
@@ -49,15 +49,15 @@ MODULES: Final = (
     "dranode.driver.kubelet.service", "dranode.driver.kubelet.podresources", "dranode.driver.kubelet.health",
 )  # fmt: skip
 _MESSAGE: Final = 1 << 16
-# prctl(2): where Yama keeps processes from being traced but by their ancestors, -1 names every process.
+# prctl(2): where Yama permits tracing by ancestors only, -1 permits every process.
 _PR_SET_PTRACER: Final = 0x59616D61
 
 
 class ForkedProcess:
-    """A process that a zygote has forked, as `subprocess.Popen` has it.
+    """A process forked by a zygote, with the interface of `subprocess.Popen`.
 
     Attributes:
-        pid: its ID, which no other process is given before its end was asked for.
+        pid: its ID, which is not reused before its status was read.
         returncode: its exit status, negative for a signal; None while it runs.
     """
 
@@ -67,18 +67,18 @@ class ForkedProcess:
         self._zygote = zygote
         self._descriptor = os.pidfd_open(pid)
         self._lock = threading.Lock()
-        # Threads that wait for its end have the descriptor in use until they are gone.
+        # Threads that wait for its exit use the descriptor until they are done.
         weakref.finalize(self, os.close, self._descriptor)
 
     def poll(self) -> int | None:
-        """Look whether it has ended."""
+        """Check whether it has exited."""
         return self._ended(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended.
+        """Wait until it has exited.
 
         Raises:
-            subprocess.TimeoutExpired: it has not, after so many seconds.
+            subprocess.TimeoutExpired: it still runs after so many seconds.
         """
         status = self._ended(timeout)
         if status is None:
@@ -86,15 +86,15 @@ class ForkedProcess:
         return status
 
     def kill(self) -> None:
-        """Send it SIGKILL, if it runs."""
+        """Send it SIGKILL if it runs."""
         self._send(signal.SIGKILL)
 
     def resume(self) -> None:
-        """Send it SIGCONT, if it runs."""
+        """Send it SIGCONT if it runs."""
         self._send(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """Send it SIGTERM, if it runs."""
+        """Send it SIGTERM if it runs."""
         self._send(signal.SIGTERM)
 
     def _send(self, number: signal.Signals) -> None:
@@ -112,47 +112,47 @@ class ForkedProcess:
         return self.returncode
 
     def _take_status(self) -> None:
-        # Two threads may wait for one process.
+        # Another thread may have read the status meanwhile.
         if self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(self._zygote.ask({"ended": self.pid}))
 
 
 class Zygote:
-    """The process that forks drivers, seen from the one that asks for them."""
+    """The process that forks drivers, from the side of the process that uses it."""
 
     def __init__(self) -> None:
-        """Start it; it ends with this process, or when it is closed."""
+        """Start it; it exits with this process, or when it is closed."""
         self._lock = threading.Lock()
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", __name__, str(its.fileno())]
         root = Path(__file__).parents[2]
-        # A group of its own: Ctrl-C is for the process that asks.
+        # A process group of its own, so that Ctrl-C reaches only this process.
         self._process = subprocess.Popen(command, cwd=root, pass_fds=[its.fileno()], process_group=0)
         its.close()
 
     def fork(self, folder: Path, arguments: Sequence[str], *, stopped: bool = False) -> ForkedProcess:
-        """Fork a driver that runs in a folder, with its output at the end of `log` there.
+        """Fork a driver that runs in a folder and appends its output to `log` there.
 
-        One that is `stopped` does nothing until SIGCONT, and lets every process trace it.
+        A `stopped` driver does nothing until SIGCONT, and lets every process trace it.
         """
         asked = {"folder": str(folder), "arguments": list(arguments), "stopped": stopped}
         return ForkedProcess(self, self.ask(asked))
 
     def ask(self, question: Any) -> int:
-        """Return its answer."""
+        """Send a question and return the answer."""
         with self._lock:
             self._socket.sendall(json.dumps(question).encode())
             return int(self._socket.recv(_MESSAGE))
 
     def close(self) -> None:
-        """End it."""
+        """Stop it."""
         self._socket.close()
         self._process.wait()
 
 
 @cache
 def zygote() -> Zygote:
-    """The one of this process."""
+    """Return this process's zygote."""
     made = Zygote()
     atexit.register(made.close)
     return made
@@ -169,7 +169,7 @@ def _load() -> None:
 
 
 def _serve(asked: socket.socket) -> list[str]:
-    """Answer until there is nobody who asks; in a forked process return what its command line says."""
+    """Answer until the other side has gone; in a forked process, return its command line."""
     while question := asked.recv(_MESSAGE):
         match json.loads(question):
             case {"ended": pid}:
