@@ -2,7 +2,7 @@
 
 Source: validation of `resource.k8s.io/v1` in Kubernetes 1.37.1 (`pkg/apis/resource/validation`, KEP-4381, 4815, 5055,
 5075, 5517, 5945, 5963). Each function yields every error, with its path in the v1 form of the document.
-`driver/slices/limits.py` decides what our drivers leave out of a slice to keep these rules.
+Drivers of this framework leave out of their slices what breaks a rule (`driver/slices/publishable.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dranode.api.documents import is_time
 from dranode.api.names import is_dns_subdomain, is_label_name, is_label_value
 from dranode.api.resource import (
     Counter,
+    CounterSet,
     Device,
     DeviceAttribute,
     DeviceTaint,
@@ -31,21 +32,21 @@ from dranode.api.semver import is_semver
 from dranode.api.validation import FieldError, count_errors, label_errors, metadata_errors
 
 EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
-# The limits of the API (constants of k8s.io/api, resource/v1, types.go).
-_DRIVER: Final = 63
-_POOL: Final = 253
-_DEVICES: Final = 128
+# The limits of the API (k8s.io/api/resource/v1, types.go of 1.37), the public ones with the names of their constants.
+MAX_DEVICES: Final = 128  # ResourceSliceMaxDevices
 # If any device has taints, counters or lists, the slice may hold only half as many.
-_LARGE_DEVICES: Final = 64
-_COUNTER_SETS: Final = 8
+MAX_LARGE_DEVICES: Final = 64  # ResourceSliceMaxDevicesWithAdvancedFeatures
+MAX_COUNTER_SETS: Final = 8  # ResourceSliceMaxCounterSets
+MAX_ENTRIES: Final = 32  # ResourceSliceMaxAttributesAndCapacitiesPerDevice
+MAX_VALUES: Final = 48  # ResourceSliceMaxAttributeValuesPerDevice
+MAX_STRING: Final = 64  # DeviceAttributeMaxValueLength, bytes of a string or version
+DRIVER_NAME: Final = 63  # DriverNameMaxLength
+_POOL: Final = 253
 _COUNTERS: Final = 32
 _CONSUMPTIONS: Final = 2
 _GROUPS: Final = 2
-_ENTRIES: Final = 32
-_VALUES: Final = 48
 _TAINTS: Final = 16
 _CONDITIONS: Final = 4
-_TEXT: Final = 64  # bytes of a string or version
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _IDENTIFIER: Final = r"[A-Za-z_][A-Za-z0-9_]{0,31}"
 _LISTS: Final = ("ints", "bools", "strings", "versions")
@@ -56,8 +57,12 @@ _Errors = Iterator[FieldError]
 
 def slice_errors(slice_: ResourceSlice, *, newest: bool = True) -> _Errors:
     """Yield every error of a slice; without `newest`, only the errors that all API servers since 1.34 report."""
-    spec = slice_.spec
     yield from metadata_errors(slice_.metadata)
+    yield from spec_errors(slice_.spec, newest=newest)
+
+
+def spec_errors(spec: ResourceSliceSpec, *, newest: bool = True) -> _Errors:
+    """Yield every error of a slice's `spec`, as `slice_errors` does."""
     yield from _driver(spec.driver, "spec.driver")
     yield from _pool(spec.pool)
     yield from _node_fields(spec, "spec", ("node_name", "node_selector", "all_nodes", "per_device_node_selection"))
@@ -69,20 +74,24 @@ def slice_errors(slice_: ResourceSlice, *, newest: bool = True) -> _Errors:
         problem = "only one of sharedCounters and devices is allowed; publish the counters in a separate slice"
         yield FieldError("spec", problem)
     # One such device lowers the limit for the whole slice.
-    most = _LARGE_DEVICES if newest and any(map(_is_large, spec.devices)) else _DEVICES
+    most = MAX_LARGE_DEVICES if newest and any(map(is_large, spec.devices)) else MAX_DEVICES
     yield from count_errors(spec.devices, most, "spec.devices")
     yield from _duplicates([device.name for device in spec.devices], "spec.devices", ".name")
     own_nodes = spec.per_device_node_selection is True
     for index, device in enumerate(spec.devices):
-        yield from _device(device, f"spec.devices[{index}]", own_nodes=own_nodes, newest=newest)
-    yield from count_errors(spec.shared_counters, _COUNTER_SETS if newest else _COUNTERS, "spec.sharedCounters")
+        yield from device_errors(device, f"spec.devices[{index}]", own_nodes=own_nodes, newest=newest)
+    yield from count_errors(spec.shared_counters, MAX_COUNTER_SETS if newest else _COUNTERS, "spec.sharedCounters")
     yield from _duplicates([counter_set.name for counter_set in spec.shared_counters], "spec.sharedCounters", ".name")
     for index, counter_set in enumerate(spec.shared_counters):
-        path = f"spec.sharedCounters[{index}]"
-        yield from label_errors(counter_set.name, f"{path}.name")
-        yield from _counters(counter_set.counters, f"{path}.counters")
+        yield from counter_set_errors(counter_set, f"spec.sharedCounters[{index}]")
     yield from _partition_type(spec)
     yield from _skipped(spec.skip_node_operations, "spec.skipNodeOperations")
+
+
+def counter_set_errors(counter_set: CounterSet, path: str) -> _Errors:
+    """Yield every error of a counter set."""
+    yield from label_errors(counter_set.name, f"{path}.name")
+    yield from _counters(counter_set.counters, f"{path}.counters")
 
 
 def taint_errors(taint: DeviceTaint, path: str) -> _Errors:
@@ -109,8 +118,8 @@ def selection_errors(driver: str | None, pool: str | None, device: str | None, p
 
 def _driver(name: str, path: str) -> _Errors:
     # The API server accepts upper case here, unlike in other DNS subdomains.
-    if not is_dns_subdomain(name.lower(), _DRIVER):
-        yield FieldError(path, f'"{name}" is not a DNS subdomain of at most {_DRIVER} characters')
+    if not is_dns_subdomain(name.lower(), DRIVER_NAME):
+        yield FieldError(path, f'"{name}" is not a DNS subdomain of at most {DRIVER_NAME} characters')
 
 
 def _pool(pool: ResourcePool) -> _Errors:
@@ -205,24 +214,29 @@ def _field_requirement(requirement: NodeSelectorRequirement, path: str) -> _Erro
             yield FieldError(f"{path}.values[{index}]", f'"{value}" is not the name of a node')
 
 
-def _is_large(device: Device) -> bool:
-    lists = (getattr(attribute, name) for attribute in device.attributes.values() for name in _LISTS)
-    return bool(device.taints or device.consumes_counters) or any(values is not None for values in lists)
+def is_large(device: Device) -> bool:
+    """Return whether the device is large, so that its slice may have only half as many devices."""
+    return bool(device.taints or device.consumes_counters) or any(map(is_list, device.attributes.values()))
 
 
-def _device(device: Device, path: str, *, own_nodes: bool, newest: bool) -> _Errors:
+def is_list(attribute: DeviceAttribute) -> bool:
+    """Return whether the attribute has a list type (DRAListTypeAttributes)."""
+    return any(getattr(attribute, name) is not None for name in _LISTS)
+
+
+def device_errors(device: Device, path: str, *, own_nodes: bool = False, newest: bool = True) -> _Errors:
+    """Yield every error of a device; with `own_nodes` it must say on which nodes it is."""
     yield from label_errors(device.name, f"{path}.name")
     # Attributes and capacities share one limit.
     entries = len(device.attributes) + len(device.capacity)
-    if entries > _ENTRIES:
-        yield FieldError(path, f"{entries} attributes and capacities are more than {_ENTRIES}")
+    if entries > MAX_ENTRIES:
+        yield FieldError(path, f"{entries} attributes and capacities are more than {MAX_ENTRIES}")
     # A list counts as many values as it has, so long lists of few attributes are limited too.
-    values = sum(_values(attribute) for attribute in device.attributes.values())
-    if values > _VALUES:
-        yield FieldError(path, f"{values} values of attributes are more than {_VALUES}")
+    values = sum(map(value_count, device.attributes.values()))
+    if values > MAX_VALUES:
+        yield FieldError(path, f"{values} values of attributes are more than {MAX_VALUES}")
     for name, attribute in device.attributes.items():
-        yield from _qualified(name, f"{path}.attributes")
-        yield from _attribute(attribute, f"{path}.attributes[{name}]")
+        yield from attribute_errors(name, attribute, f"{path}.attributes")
     yield from _capacities(device, f"{path}.capacity")
     yield from count_errors(device.taints, _TAINTS, f"{path}.taints")
     for index, taint in enumerate(device.taints):
@@ -279,29 +293,32 @@ def _qualified(name: str, path: str) -> _Errors:
     if len(parts) > 2:  # noqa: PLR2004 - domain and identifier
         return
     identifier = re.fullmatch(_IDENTIFIER, parts[-1], re.ASCII) is not None
-    if not identifier or (len(parts) > 1 and not is_dns_subdomain(parts[0].lower(), _DRIVER)):
-        form = "[<DNS subdomain of 63 characters>/]<C identifier of 32>"
-        yield FieldError(f"{path}[{name}]", f'"{name}" is not a qualified name: {form}')
+    if not identifier or (len(parts) > 1 and not is_dns_subdomain(parts[0].lower(), DRIVER_NAME)):
+        yield FieldError(f"{path}[{name}]", f'"{name}" is not [<DNS subdomain of 63>/]<C identifier of 32>')
 
 
-def _values(attribute: DeviceAttribute) -> int:
+def value_count(attribute: DeviceAttribute) -> int:
+    """Return how many values of the limit on a device's values the attribute counts as."""
     return sum(len(getattr(attribute, name) or ()) for name in _LISTS) or 1
 
 
-def _attribute(attribute: DeviceAttribute, path: str) -> _Errors:
+def attribute_errors(name: str, attribute: DeviceAttribute, path: str) -> _Errors:
+    """Yield every error of an attribute and its name; `path` is that of the attributes."""
+    yield from _qualified(name, path)
+    path = f"{path}[{name}]"
     # The fields for Python's keywords and types, `int_` and `bool_`, have their API names in errors.
-    given = {name.rstrip("_"): getattr(attribute, name) for name in attribute.__struct_fields__}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {form.rstrip("_"): getattr(attribute, form) for form in attribute.__struct_fields__}
+    given = {form: value for form, value in given.items() if value is not None}
     if len(given) != 1:
         yield FieldError(path, f"exactly one value is required, not {', '.join(given) or 'none'}")
-    for name, value in given.items():
+    for form, value in given.items():
         if value == ():
-            yield FieldError(f"{path}.{name}", "a list must have a value")
+            yield FieldError(f"{path}.{form}", "a list must have a value")
         for index, item in enumerate(value if isinstance(value, tuple) else (value,)):
             # A list of `ints` has the rules of `int`.
-            problem = _PROBLEMS[name.rstrip("s")](item)
+            problem = _PROBLEMS[form.rstrip("s")](item)
             if problem:
-                yield FieldError(f"{path}.{name}" + (f"[{index}]" if isinstance(value, tuple) else ""), problem)
+                yield FieldError(f"{path}.{form}" + (f"[{index}]" if isinstance(value, tuple) else ""), problem)
 
 
 def _int_problem(value: int) -> str:
@@ -311,7 +328,7 @@ def _int_problem(value: int) -> str:
 def _text_problem(value: str) -> str:
     # Go counts bytes. JSON can escape half of a surrogate pair, which plain UTF-8 refuses.
     size = len(value.encode(errors="surrogatepass"))
-    return "" if size <= _TEXT else f'"{value}" has {size} bytes, more than {_TEXT}'
+    return "" if size <= MAX_STRING else f'"{value}" has {size} bytes, more than {MAX_STRING}'
 
 
 def _version_problem(value: str) -> str:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.api.errors import ClaimError
 from dranode.api.resource import DeviceRequestAllocationResult, PlainAttribute
+from dranode.api.slice_validation import MAX_STRING
 from dranode.cpu.config import CPUPolicy, Memory, merge
 from dranode.cpu.devices import individual_cpu, individual_cpus, is_core
 from dranode.cpu.grouped import Asked, NodeView, Share, conflict, grouped_share
@@ -26,7 +27,6 @@ from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import claim_edits, request_edits, treatment_state
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant, main_request
 from dranode.driver.claims.held import ClaimRef, Held
-from dranode.driver.slices.limits import MAX_STRING
 
 
 def grant_cpus(claim: AllocatedClaim, held: Held, topology: Topology, options: CPUOptions) -> ClaimGrant:

@@ -39,7 +39,7 @@ from dranode.driver.claims.plugin import DeviceHealth, Inventory, Plugin
 from dranode.driver.claims.prepare import allocated
 from dranode.driver.claims.record import ClaimState, PreparedDevice, Record, record_of
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.slices.desired import publishable
+from dranode.driver.slices.publishable import publishable
 
 _DRIVER: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _MAX_DRIVER: Final = 63

@@ -19,8 +19,8 @@ from dranode.driver.kube.reports import ClaimReporter, ClaimStatus, KubeEvents, 
 from dranode.driver.kube.server import Credentials
 from dranode.driver.kube.slice_loop import SliceLoop
 from dranode.driver.process.threads import Fatal
-from dranode.driver.slices.desired import publishable
 from dranode.driver.slices.plan import NOTHING_YET, PublisherStatus
+from dranode.driver.slices.publishable import publishable
 from dranode.driver.slices.storable import DesiredSlices
 
 log = logging.getLogger(__name__)

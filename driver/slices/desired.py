@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -11,55 +10,15 @@ from msgspec.structs import replace
 
 from dranode.api.errors import UsageError
 from dranode.api.resource import CounterSet, Device, DeviceTaint, ResourcePool, ResourceSliceSpec
-from dranode.driver.claims.plugin import DeviceHealth, Health, Inventory
-from dranode.driver.slices.limits import (
+from dranode.api.slice_validation import (
     MAX_COUNTER_SETS,
     MAX_DEVICES,
     MAX_LARGE_DEVICES,
-    counter_set_problems,
-    frame_problems,
     is_large,
-    sanitize,
+    spec_errors,
 )
-
-
-def publishable(inventory: Inventory) -> Inventory:
-    """Return the inventory without what the API server would reject; a warning names everything that is left out."""
-    problems: list[str] = []
-    counters: list[CounterSet] = []
-    for counter_set in inventory.counters:
-        refusals = counter_set_problems(counter_set)
-        if counter_set.name in {kept.name for kept in counters}:
-            refusals = (f'counter set "{counter_set.name}" is left out: another one has that name',)
-        problems += refusals
-        if not refusals:
-            counters.append(counter_set)
-    devices: list[Device] = []
-    names: Counter[str] = Counter()
-    known = {counter_set.name: frozenset(counter_set.counters) for counter_set in counters}
-    for device in inventory.devices:
-        names[device.name] += 1
-        if names[device.name] > 1:
-            problems.append(f'device "{device.name}" is left out: another one has that name')
-            continue
-        unknown = [
-            f"{consumption.counter_set}/{name}"
-            for consumption in device.consumes_counters
-            for name in consumption.counters
-            if name not in known.get(consumption.counter_set, ())
-        ]
-        if unknown:
-            problems.append(f'device "{device.name}" is left out: it consumes unknown counters {", ".join(unknown)}')
-            continue
-        kept, refusals = sanitize(device)
-        problems += refusals
-        if kept is not None:
-            devices.append(kept)
-    if not problems:
-        return inventory
-    return replace(
-        inventory, devices=tuple(devices), counters=tuple(counters), warnings=(*inventory.warnings, *problems)
-    )
+from dranode.driver.claims.plugin import DeviceHealth, Health, Inventory
+from dranode.driver.slices.publishable import publishable
 
 
 def desired_slices(
@@ -89,8 +48,10 @@ def desired_slices(
         ResourceSliceSpec(driver=driver, pool=pool, node_name=node_name, shared_counters=counters, devices=devices)
         for counters, devices in parts
     )
-    for problem in frame_problems(slices[0]):
-        raise UsageError(f"{problem}; the pool has the node's name; set another one with --node-name")
+    for error in spec_errors(replace(slices[0], shared_counters=(), devices=())):
+        raise UsageError(
+            f"{error.path}: {error.message}; the pool has the node's name; set another one with --node-name"
+        )
     return slices
 
 

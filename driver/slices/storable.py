@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from dranode.api.documents import same, same_devices
 from dranode.api.resource import Device, ResourceSliceSpec
+from dranode.api.slice_validation import is_list
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.slices.desired import desired_slices
-from dranode.driver.slices.limits import is_list
 
 CONSUMABLE: Final = "DRAConsumableCapacity"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from dranode.api.names import is_dns_subdomain
+from dranode.api.slice_validation import DRIVER_NAME
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.check import must, should
 from dranode.sanity.kubelet import DRA_SERVICES, HEALTH_SERVICES, NOTIFY_SECONDS, DriverCallError, DriverInfo
-from dranode.sanity.slice_rules import DRIVER_NAME
 
 _PROTO: Final = "k8s.io/kubelet/pkg/apis/pluginregistration/v1/api.proto"
 _MANAGER: Final = "kubelet, pkg/kubelet/cm/dra/plugin (registration of DRA plugins)"

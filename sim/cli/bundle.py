@@ -14,8 +14,9 @@ from dranode.driver.cli.options import DriverCommand, driver_options, machine_op
 from dranode.driver.machine.numa import has_one_node
 from dranode.driver.machine.root import Root
 from dranode.driver.plugins import load_plugins
-from dranode.driver.slices.desired import desired_slices, publishable
+from dranode.driver.slices.desired import desired_slices
 from dranode.driver.slices.plan import complete_slice
+from dranode.driver.slices.publishable import publishable
 from dranode.show.output import console, emit, output_option, report_oddities, reporting
 from dranode.sim.bundle.offers import offers_for
 from dranode.sim.bundle.show import manifests as as_manifests

@@ -12,7 +12,7 @@ from dranode.api.manifests import SourceDocument, custom_group
 from dranode.api.validation import FieldError
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.plugins import load_installed
-from dranode.driver.slices.desired import publishable
+from dranode.driver.slices.publishable import publishable
 from dranode.show.output import console, emit, output_option
 from dranode.show.terminal import columns
 from dranode.sim.allocator.features import Features

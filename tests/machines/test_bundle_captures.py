@@ -8,8 +8,9 @@ import pytest
 
 from dranode.api.resource import Node, ObjectMeta, ResourceSlice
 from dranode.driver.plugins import load_plugins
-from dranode.driver.slices.desired import desired_slices, publishable
+from dranode.driver.slices.desired import desired_slices
 from dranode.driver.slices.plan import complete_slice
+from dranode.driver.slices.publishable import publishable
 from dranode.sim.allocator.features import Features
 from dranode.sim.bundle.offers import offers_for
 from dranode.sim.cluster.pods import ClusterDocuments

@@ -6,7 +6,7 @@ import pytest
 
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.slices.desired import publishable
+from dranode.driver.slices.publishable import publishable
 from dranode.memory.devices import memory_devices, memory_left_out, published_memory
 from dranode.memory.options import MemoryGroupBy, MemoryOptions
 from dranode.memory.sysfs import read_memory

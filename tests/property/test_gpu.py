@@ -4,7 +4,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from dranode.api.semver import semver_from_numbers
-from dranode.driver.slices.desired import publishable
+from dranode.driver.slices.publishable import publishable
 from dranode.gpu.devices import counters, gpu_devices
 from dranode.gpu.health import AERCounts, GPUCondition, counted, expired, handled, present, report, taints, wedged, xid
 from dranode.gpu.plugin import GPUPlugin

@@ -22,9 +22,9 @@ from dranode.api.resource import (
     ResourceSliceSpec,
 )
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.slices.desired import desired_slices, publishable
-from dranode.driver.slices.limits import sanitize
+from dranode.driver.slices.desired import desired_slices
 from dranode.driver.slices.plan import CreateSlice, published_specs
+from dranode.driver.slices.publishable import publishable, sanitize
 from tests.fakes.slices import SliceShelf, slice_problems
 
 ONE = Quantity(1)

@@ -55,11 +55,11 @@ PLANTED = {
         ),
     ],
     "The sanity suite judges drivers from outside": [
-        ("sanity/claims.py", "from dranode.driver.slices import limits", "sanity.claims -> .*slices.limits"),
+        ("sanity/claims.py", "from dranode.driver.slices import plan", "sanity.claims -> .*slices.plan"),
     ],
     "Deciding modules import nothing that acts": [
         ("driver/claims/prepare.py", "import sqlite3", "claims.prepare -> sqlite3"),
-        ("driver/slices/limits.py", "def later():\n    import urllib.request", "slices.limits -> urllib"),
+        ("driver/slices/plan.py", "def later():\n    import urllib.request", "slices.plan -> urllib"),
         ("cpu/pick.py", "from dranode.cpu import sysfs", "cpu.pick -> .*cpu.sysfs"),
         ("sim/allocator/search.py", "import time", "allocator.search -> time"),
     ],

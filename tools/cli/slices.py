@@ -12,8 +12,9 @@ from dranode.driver.claims.plugin import Health
 from dranode.driver.cli.options import DriverCommand, driver_options, machine_option
 from dranode.driver.machine.root import Root
 from dranode.driver.plugins import load_plugins
-from dranode.driver.slices.desired import desired_slices, publishable, tainted
+from dranode.driver.slices.desired import desired_slices, tainted
 from dranode.driver.slices.plan import complete_slice
+from dranode.driver.slices.publishable import publishable
 from dranode.show.output import console, emit, output_option, report_oddities
 from dranode.show.terminal import show_slices
 

@@ -17,7 +17,7 @@ from dranode.driver.claims.plugin import Plugin
 from dranode.driver.machine.root import Root
 from dranode.driver.pinning.snapshot import Pins
 from dranode.driver.plugins import declared, load_plugins
-from dranode.driver.slices.desired import publishable
+from dranode.driver.slices.publishable import publishable
 from dranode.tools.diagnosis.facts import ClusterFacts, Facts, Kubelet, NodeFacts, RuntimeFacts, ServeOptions
 from dranode.tools.diagnosis.runtime import nri_answers
 from dranode.tools.readers.cluster import Sender, read_cluster

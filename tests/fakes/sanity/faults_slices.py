@@ -91,11 +91,11 @@ class TwoNames(Publishing):
             super().publish(slices)
 
 
-@fault("slices-node", 'spec.nodeName is "NODE"')
+@fault("slices-node", 'spec.nodeName is "other-node')
 class OtherNode(Publishing):
     class publisher(Documents):  # noqa: N801
         def change(self, document: Document, index: int) -> None:
-            document["spec"]["nodeName"] = f"{'NODE' if index >= 0 else ''}"
+            document["spec"]["nodeName"] = f"other-node-{abs(index)}"
 
         def own(self, item: Document) -> Any:
             return item["spec"]["driver"] == "right.example.com"

@@ -24,6 +24,10 @@ def spec(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if value is not None}
 
 
+def counters(*sets: dict[str, Any]) -> dict[str, Any]:
+    return spec(devices=None, sharedCounters=sets)
+
+
 def errors(document: Mapping[str, Any], **options: Any) -> list[str]:
     slice_ = decode(ResourceSlice, {"metadata": {"name": "s"}, "spec": document})
     return [error.path for error in slice_errors(slice_, **options)]
@@ -35,6 +39,7 @@ def capacity(policy: Mapping[str, Any] | None = None, value: str = "8") -> dict[
 
 POLICY = {"default": "1", "validValues": ["1", "2"]}
 FIELD = {"key": "a", "operator": "In", "values": ["n"]}
+HAS = {"matchExpressions": [{"key": "a", "operator": "Has"}]}
 TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
 
 
@@ -76,6 +81,7 @@ def test_what_the_api_server_takes_is_valid(document: dict[str, Any]) -> None:
         (spec(pool={"name": "n", "generation": -1, "resourceSliceCount": 1}), "spec.pool.generation"),
         (spec(pool={"name": "n", "generation": 1 << 63, "resourceSliceCount": 1}), "spec.pool.generation"),
         (spec(pool={"name": "a//b", "generation": 1, "resourceSliceCount": 1}), "spec.pool.name"),
+        (spec(pool={"name": f"{'a' * 126}/{'a' * 127}", "resourceSliceCount": 1}), "spec.pool.name"),
         (spec(nodeName=None), "spec"),
         (spec(allNodes=True), "spec"),
         (spec(allNodes=False), "spec.allNodes"),
@@ -85,74 +91,86 @@ def test_what_the_api_server_takes_is_valid(document: dict[str, Any]) -> None:
         (
             spec(
                 nodeName=None,
-                nodeSelector={"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Has"}]}]},
+                nodeSelector={"nodeSelectorTerms": [HAS]},
             ),
             "spec.nodeSelector.nodeSelectorTerms[0].matchExpressions[0].operator",
         ),
         (
-            spec(
-                nodeName=None,
-                nodeSelector={"nodeSelectorTerms": [{"matchFields": [FIELD]}]},
-            ),
+            spec(nodeName=None, nodeSelector={"nodeSelectorTerms": [{"matchFields": [FIELD]}]}),
             "spec.nodeSelector.nodeSelectorTerms[0].matchFields[0].key",
         ),
         (spec(sharedCounters=[{"name": "c", "counters": COUNTERS}]), "spec"),
-        (spec(devices=None, sharedCounters=[{"name": "c"}]), "spec.sharedCounters[0].counters"),
-        (spec(devices=None, sharedCounters=[{"name": "C", "counters": COUNTERS}]), "spec.sharedCounters[0].name"),
-        (
-            spec(devices=None, sharedCounters=[{"name": "c", "counters": COUNTERS}] * 2),
-            "spec.sharedCounters[1].name",
-        ),
-        (spec(devices=[device("D")]), "spec.devices[0].name"),
+        (counters({"name": "c"}), "spec.sharedCounters[0].counters"),
+        (counters({"name": "C", "counters": COUNTERS}), "spec.sharedCounters[0].name"),
+        (counters(*[{"name": "c", "counters": COUNTERS}] * 2), "spec.sharedCounters[1].name"),
+        (counters(*({"name": f"c{n}", "counters": COUNTERS} for n in range(9))), "spec.sharedCounters"),
         (spec(devices=[device(), device()]), "spec.devices[1].name"),
         (spec(devices=[device(f"d{n}") for n in range(129)]), "spec.devices"),
         (spec(devices=[device(f"d{n}", attributes={"a": {"ints": [1]}}) for n in range(65)]), "spec.devices"),
-        (spec(devices=[device(attributes={"a": {}})]), "spec.devices[0].attributes[a]"),
-        (spec(devices=[device(attributes={"a": {"int": 1, "bool": True}})]), "spec.devices[0].attributes[a]"),
-        (spec(devices=[device(attributes={"a": {"ints": []}})]), "spec.devices[0].attributes[a].ints"),
-        (spec(devices=[device(attributes={"a": {"string": "x" * 65}})]), "spec.devices[0].attributes[a].string"),
-        (spec(devices=[device(attributes={"a": {"version": "1.2"}})]), "spec.devices[0].attributes[a].version"),
-        (
-            spec(devices=[device(attributes={"a": {"versions": ["1.2.3", "v1"]}})]),
-            "spec.devices[0].attributes[a].versions[1]",
-        ),
-        (spec(devices=[device(attributes={"a-b": {"int": 1}})]), "spec.devices[0].attributes[a-b]"),
-        (spec(devices=[device(attributes={"/b": {"int": 1}})]), "spec.devices[0].attributes[/b]"),
-        (spec(devices=[device(attributes={f"a{n}": {"int": 1} for n in range(33)})]), "spec.devices[0]"),
-        (spec(devices=[device(attributes={"a": {"ints": list(range(49))}})]), "spec.devices[0]"),
-        (
-            spec(devices=[device(capacity=capacity({"default": "1"}))]),
-            "spec.devices[0].capacity[memory].requestPolicy",
-        ),
-        (
-            spec(devices=[device(capacity=capacity({"validValues": ["1"]}), allowMultipleAllocations=True)]),
-            "spec.devices[0].capacity[memory].requestPolicy",
-        ),
-        (spec(devices=[device(taints=[{"key": "", "effect": "NoSchedule"}])]), "spec.devices[0].taints[0].key"),
-        (spec(devices=[device(taints=[{"key": "a", "effect": "Never"}])]), "spec.devices[0].taints[0].effect"),
-        (spec(devices=[device(taints=[{"key": "a", "effect": "None"}] * 17)]), "spec.devices[0].taints"),
-        (
-            spec(devices=[device(consumesCounters=[{"counterSet": "c", "counters": {}}])]),
-            "spec.devices[0].consumesCounters[0].counters",
-        ),
-        (
-            spec(devices=[device(consumesCounters=[{"counterSet": "c", "counters": COUNTERS}] * 2)]),
-            "spec.devices[0].consumesCounters[1].counterSet",
-        ),
-        (spec(devices=[device(nodeName="n")]), "spec.devices[0]"),
         (spec(nodeName=None, perDeviceNodeSelection=True), "spec.devices[0]"),
-        (spec(devices=[device(bindingConditions=["a"])]), "spec.devices[0].bindingFailureConditions"),
-        (
-            spec(devices=[device(bindingConditions=["a"], bindingFailureConditions=["a"])]),
-            "spec.devices[0].bindingFailureConditions[0]",
-        ),
-        (spec(devices=[device(nodeAllocatableResources={"cpu": {}})]), "spec.devices[0].nodeAllocatableResources[cpu]"),
         (spec(partitionTypeAttribute="example.com/a"), "spec.partitionTypeAttribute"),
         (spec(skipNodeOperations=["NodePrepareResources"]), "spec.skipNodeOperations"),
     ],
 )
 def test_what_the_api_server_refuses_has_an_error_at_its_place(document: dict[str, Any], path: str) -> None:
     assert errors(document) == [path]
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"name": "D"}, ".name"),
+        ({"name": "a" * 64}, ".name"),
+        ({"name": "a.b"}, ".name"),
+        ({"attributes": {"a": {}}}, ".attributes[a]"),
+        ({"attributes": {"a": {"int": 1, "bool": True}}}, ".attributes[a]"),
+        ({"attributes": {"a": {"ints": []}}}, ".attributes[a].ints"),
+        ({"attributes": {"a": {"int": 1 << 63}}}, ".attributes[a].int"),
+        ({"attributes": {"a": {"ints": [0, -(1 << 63) - 1]}}}, ".attributes[a].ints[1]"),
+        ({"attributes": {"a": {"string": "x" * 65}}}, ".attributes[a].string"),
+        ({"attributes": {"a": {"string": "é" * 33}}}, ".attributes[a].string"),
+        ({"attributes": {"a": {"version": "1.2"}}}, ".attributes[a].version"),
+        ({"attributes": {"a": {"version": f"1.2.3-{'a' * 59}"}}}, ".attributes[a].version"),
+        ({"attributes": {"a": {"versions": ["1.2.3", "v1"]}}}, ".attributes[a].versions[1]"),
+        ({"attributes": {"a-b": {"int": 1}}}, ".attributes[a-b]"),
+        ({"attributes": {"/b": {"int": 1}}}, ".attributes[/b]"),
+        ({"attributes": {f"a{n}": {"int": 1} for n in range(33)}}, ""),
+        ({"attributes": {"a": {"ints": list(range(49))}}}, ""),
+        ({"capacity": {f"c{n}": {"value": "1"} for n in range(33)}}, ""),
+        ({"capacity": {"c-d": {"value": "1"}}}, ".capacity[c-d]"),
+        ({"capacity": capacity({"default": "1"})}, ".capacity[memory].requestPolicy"),
+        (
+            {"capacity": capacity({"validValues": ["1"]}), "allowMultipleAllocations": True},
+            ".capacity[memory].requestPolicy",
+        ),
+        ({"taints": [{"key": "", "effect": "NoSchedule"}]}, ".taints[0].key"),
+        ({"taints": [{"key": "a", "value": "-x", "effect": "None"}]}, ".taints[0].value"),
+        ({"taints": [{"key": "a", "effect": "Never"}]}, ".taints[0].effect"),
+        ({"taints": [{"key": "a", "effect": "None", "timeAdded": "today"}]}, ".taints[0].timeAdded"),
+        ({"taints": [{"key": "a", "effect": "None"}] * 17}, ".taints"),
+        ({"consumesCounters": [{"counterSet": "c", "counters": {}}]}, ".consumesCounters[0].counters"),
+        ({"consumesCounters": [{"counterSet": name, "counters": COUNTERS} for name in "stu"]}, ".consumesCounters"),
+        ({"consumesCounters": [{"counterSet": "c", "counters": COUNTERS}] * 2}, ".consumesCounters[1].counterSet"),
+        ({"nodeName": "n"}, ""),
+        ({"bindingConditions": ["a"]}, ".bindingFailureConditions"),
+        ({"bindingConditions": ["a"], "bindingFailureConditions": ["a"]}, ".bindingFailureConditions[0]"),
+        ({"bindingConditions": list("abcde"), "bindingFailureConditions": ["f"]}, ".bindingConditions"),
+        ({"nodeAllocatableResources": {"cpu": {}}}, ".nodeAllocatableResources[cpu]"),
+        ({"nodeAllocatableResources": {"gpu": {"overhead": {"perPod": "1"}}}}, ".nodeAllocatableResources[gpu]"),
+        *(
+            ({"nodeAllocatableResources": {"cpu": {part: fields}}}, f".nodeAllocatableResources[cpu].{part}{field}")
+            for part, fields, field in (
+                ("overhead", {"perPod": "-1"}, ".perPod"),
+                ("overhead", {"perContainer": "-1m"}, ".perContainer"),
+                ("overhead", {"perNode": "1"}, ""),
+                ("mapping", {"capacityKey": "c", "capacityMultiplier": "1"}, ".capacityKey"),
+                ("mapping", {"deviceMultiplier": "0"}, ".deviceMultiplier"),
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_api_server_refuses_of_a_device_has_an_error_at_its_place(fields: dict[str, Any], path: str) -> None:
+    assert errors(spec(devices=[{**device(), **fields}])) == [f"spec.devices[0]{path}"]
 
 
 @pytest.mark.parametrize(

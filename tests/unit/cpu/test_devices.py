@@ -17,7 +17,8 @@ from dranode.cpu.devices import cpu_devices, individual_cpus, left_out
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, Isolation, Threads, check_reserved, read_options
 from dranode.cpu.topology import Topology
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.slices.desired import desired_slices, publishable
+from dranode.driver.slices.desired import desired_slices
+from dranode.driver.slices.publishable import publishable
 from tests.fakes.cpu import MACHINES, cpus, typed
 from tests.fakes.slices import slice_problems
 from tests.fakes.topology import regular, topology

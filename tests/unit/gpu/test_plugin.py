@@ -16,7 +16,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Health
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.slices.desired import publishable
+from dranode.driver.slices.publishable import publishable
 from dranode.driver.testing import check_plugin
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.plugin import GPUPlugin, plugin

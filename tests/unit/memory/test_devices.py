@@ -10,7 +10,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.resource import Device, DeviceAttribute
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.slices.desired import publishable
+from dranode.driver.slices.publishable import publishable
 from dranode.memory.devices import memory_devices, memory_left_out, published_memory
 from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
 from dranode.memory.options import ORDINARY, MemoryGroupBy, MemoryOptions, parse_reserved

@@ -15,7 +15,8 @@ from dranode.api.resource import (
     DeviceTaint,
 )
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.slices.desired import desired_slices, publishable
+from dranode.driver.slices.desired import desired_slices
+from dranode.driver.slices.publishable import publishable
 
 COUNTERS = {"memory": Counter(value=Quantity("40Gi"))}
 
@@ -64,7 +65,7 @@ def test_every_slice_has_pool_node_and_count() -> None:
 
 @pytest.mark.parametrize("node", ["My Host", "my_host", "", "a" * 254])
 def test_a_node_name_that_the_api_refuses_is_refused_with_the_option_to_set(node: str) -> None:
-    with pytest.raises(UsageError, match=r"the pool's name .* set another one with --node-name"):
+    with pytest.raises(UsageError, match=r"spec.pool.name: .* set another one with --node-name"):
         desired_slices("dra.cpu", node, Inventory(devices=()))
 
 
@@ -74,7 +75,7 @@ def test_what_the_api_refuses_is_left_out_and_the_rest_is_published() -> None:
     )
     inventory = Inventory(
         devices=(
-            Device(name="a", attributes={"bad-name": DeviceAttribute(int_=1), "good": DeviceAttribute(int_=1)}),
+            Device(name="a", attributes={"a-b": DeviceAttribute(int_=1), "good": DeviceAttribute(int_=1)}),
             Device(name="Bad"),
             Device(name="a"),
             Device(name="c", consumes_counters=(draws,)),
@@ -95,9 +96,9 @@ def test_what_the_api_refuses_is_left_out_and_the_rest_is_published() -> None:
     assert clean.warnings == (
         "found odd",
         'counter set "s" is left out: another one has that name',
-        'counter set "empty" is left out: it has 0 counters instead of 1 to 32',
-        'attribute "bad-name" of device "a" is left out: its name is not [<DNS subdomain of 63>/]<C identifier of 32>',
-        'device "Bad" is left out: its name is not a DNS label of at most 63 characters',
+        'counter set "empty" is left out: counters: a counter is required',
+        'attribute "a-b" of device "a" is left out: "a-b" is not [<DNS subdomain of 63>/]<C identifier of 32>',
+        'device "Bad" is left out: name: "Bad" is not a DNS label of at most 63 characters',
         'device "a" is left out: another one has that name',
         'device "c" is left out: it consumes unknown counters s/cores',
     )

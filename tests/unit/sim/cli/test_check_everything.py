@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from dranode.driver.plugins import load_plugins
-from dranode.driver.slices.desired import publishable
+from dranode.driver.slices.publishable import publishable
 from dranode.sim.cli.check import command
 from dranode.sim.machines.forms import open_machine
 
