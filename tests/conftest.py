@@ -1,4 +1,4 @@
-"""For all tests: an example takes as long as the machine takes; no test fails on a clock."""
+"""For all tests: no time limit on a generated example, and patience with peers, so that a busy machine fails none."""
 
 import gc
 import tempfile
@@ -14,7 +14,7 @@ from tests.fakes.waiting import PATIENCE
 settings.register_profile("dranode", deadline=None)
 settings.load_profile("dranode")
 
-# What a driver on a node grants to a peer on the same node. In a test the peer is a thread of the same busy process.
+# The time that a driver grants a peer on its node is short. In a test the peer is a thread of the same busy process.
 _LIMITS: Final = (
     "dranode.driver.kubelet.podresources._TIMEOUT",
     "dranode.driver.serve.enforcement._KUBELET_SECONDS",
@@ -39,7 +39,7 @@ def _patient_with_peers() -> Iterator[None]:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A kubelet root with a path that is short enough for sockets, unlike pytest's own folders."""
+    """A kubelet root whose path is short enough for sockets, unlike pytest's own folders."""
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         (Path(name) / "plugins_registry").mkdir()
         yield Path(name)

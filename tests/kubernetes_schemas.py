@@ -1,4 +1,4 @@
-"""Kubernetes' published schemas: the models that the `kubernetes` package generates from the OpenAPI of one release."""
+"""Kubernetes' published schemas: the models that the `kubernetes` package generates from one release's OpenAPI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from kubernetes import client
 from pydantic import BaseModel, ValidationError
 
-# The models of two API groups share a name, which the generator then prefixes.
+# The models of two API groups have the same names, which the generator prefixes.
 _MODELS: Final = {
     ("v1", "Namespace"): "V1Namespace",
     ("v1", "Pod"): "V1Pod",
@@ -34,12 +34,12 @@ _MODELS: Final = {
 
 
 def is_known(document: Any) -> bool:
-    """Whether there is a schema for a document."""
+    """Return whether there is a schema for a document."""
     return isinstance(document, dict) and (document.get("apiVersion"), document.get("kind")) in _MODELS
 
 
 def problems(document: dict[str, Any]) -> list[str]:
-    """What an API server would not take: unknown and missing fields, and wrong types, each with its path."""
+    """Return why an API server would refuse a document: unknown and missing fields and wrong types, with paths."""
     name = _MODELS[document["apiVersion"], document["kind"]]
     model: type[BaseModel] = getattr(client, name)
     try:
@@ -51,6 +51,6 @@ def problems(document: dict[str, Any]) -> list[str]:
 
 def documents(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the documents of a YAML file."""
-    # libyaml is ten times as fast as PyYAML's own parser, and each test of the manifests reads them.
+    # libyaml is ten times as fast as PyYAML's own parser, and each test of the manifests reads them all.
     loaded = yaml.load_all(path.read_text(), yaml.CSafeLoader)
     yield from (document for document in loaded if document is not None)

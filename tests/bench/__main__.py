@@ -1,4 +1,4 @@
-"""`make bench`: how long the simulator takes on large clusters, beside Go's allocator and kube-scheduler.
+"""`make bench`: how long the simulator takes on large clusters, compared with Go's allocator and kube-scheduler.
 
 python -m tests.bench                   everything
 python -m tests.bench cluster beside_go only these modules of this folder
@@ -20,7 +20,7 @@ _NOT_BENCHES = {"__main__", "table", "compiled", "dumps"}
 
 
 def modules(asked: list[str]) -> list[str]:
-    """The benchmark modules of this folder that were asked for, all if none was."""
+    """The requested benchmark modules of this folder; all if none was requested."""
     found = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in _NOT_BENCHES)
     unknown = set(asked) - set(found)
     if unknown:
@@ -29,7 +29,7 @@ def modules(asked: list[str]) -> list[str]:
 
 
 def draw(rows: Iterable[Row]) -> None:
-    """Print rows as they come, as one table at the end."""
+    """Print rows as they come, and one table at the end."""
     table = Table(box=None, pad_edge=False)
     for column in ("what", "figure", "floor", "ratio", "target", ""):
         table.add_column(column, justify="right" if column in ("figure", "ratio") else "left")

@@ -1,4 +1,4 @@
-"""Our allocator beside Go's: the same random scenarios, each answered by both in one run.
+"""Compares our allocator with Go's: both answer the same random scenarios in one run.
 
 Go's is built from its module (`k8s.io/dynamic-resource-allocation`, the newest stable release). Without Go there are no
 rows.
@@ -26,7 +26,7 @@ _SCENARIOS: Final = 500
 
 
 def bench() -> Iterable[Row]:
-    """The time that is spent in allocating, of all scenarios and of the median one."""
+    """The time spent in allocating, for all scenarios and for the median one."""
     if shutil.which("go") is None:
         return
     asked = list(scenarios(_RELEASE, range(_SCENARIOS)))
@@ -40,7 +40,7 @@ def bench() -> Iterable[Row]:
 
 
 def _theirs(asked: list[Scenario]) -> list[float | None]:
-    """Go's milliseconds of each; None where it took too long."""
+    """Go's milliseconds for each scenario; None where it took too long."""
     times: list[float | None] = []
     with running(built(_RELEASE)) as process:
         assert process.stdin is not None

@@ -1,7 +1,7 @@
-"""`dranode fit` beside kube-scheduler: the same nodes, pods and claims, in CPU seconds of the process that places them.
+"""Compares `dranode fit` with kube-scheduler on the same nodes, pods and claims, in CPU seconds of the placing process.
 
-The control plane is built as `make interop-scheduler` does it, the newest release. kube-scheduler is started when all
-objects are there, so that only its own work counts; what it writes through the API server is that server's work. `fit`
+The control plane is built as `make interop-scheduler` does it, from the newest release. kube-scheduler is started when
+all objects exist, so that only its own work counts; what it writes through the API server is that server's work. `fit`
 reads the same objects from the same server, and from a file. Without Go there are no rows.
 """
 
@@ -30,7 +30,7 @@ _SIZE: Final = DumpSize(nodes=200, waiting=1_000)
 _PROGRAM: Final = str(Path(sys.executable).with_name("dranode"))
 _PATIENCE: Final = 600
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-# In this order, since namespaces have to be there before what is in them.
+# In this order, since namespaces must exist before their objects.
 _PLURALS: Final = {
     "Namespace": "api/v1/{}namespaces",
     "Node": "api/v1/{}nodes",
@@ -46,7 +46,7 @@ Document = dict[str, Any]
 
 
 def bench() -> Iterable[Row]:
-    """CPU of both for all pods, and pods in a second of it."""
+    """Each program's CPU seconds for all pods, and its pods per CPU second."""
     if why_no_control_plane():
         return
     with tempfile.TemporaryDirectory(prefix="dranode-bench-") as name:
@@ -68,12 +68,12 @@ def bench() -> Iterable[Row]:
     yield Row(f"fit, from a file: {what}", read, "s of CPU", theirs, goes)
     yield Row("the same: pods in a second of CPU", _SIZE.waiting / read, "1/s", _SIZE.waiting / theirs, goes)
     yield Row("kube-scheduler by the clock", _SIZE.waiting / seconds, "1/s")
-    # Not always as many: nodes of one score are a lottery, and pods of one second have no order.
+    # The counts may differ: ties among nodes are broken at random, and pods of one second have no order.
     yield Row("pods that fit", placed, "", bound, goes)
 
 
 def _create(api: Api) -> None:
-    """Make all objects, with claims that pods name, since no controller makes them from templates here."""
+    """Create all objects, and the claims that pods name, since no controller generates them from templates here."""
     by_kind: dict[str, list[tuple[str, Document]]] = defaultdict(list)
     for document in documents(_SIZE):
         metadata = {key: document["metadata"][key] for key in ("name", "labels") if key in document["metadata"]}
@@ -106,11 +106,11 @@ def _listed(api: Api) -> Iterable[Document]:
 
 
 def _fit(folder: Path, *words: str) -> tuple[float, list[str]]:
-    """CPU seconds of the command, and what it says of each pod."""
+    """The command's CPU seconds, and its line for each pod."""
     with (folder / "out").open("wb") as out:
         process = subprocess.Popen([_PROGRAM, "fit", *words], stdout=out, env=environment())
         _, status, usage = os.wait4(process.pid, 0)
-    # Some pods may fit nowhere, which is status 1.
+    # Some pods may fit nowhere, which is exit status 1.
     assert os.waitstatus_to_exitcode(status) in (0, 1)
     said = (folder / "out").read_text().splitlines()
     # The table of all pods ends with an empty line.
@@ -119,7 +119,7 @@ def _fit(folder: Path, *words: str) -> tuple[float, list[str]]:
 
 
 def _settled(api: Api) -> tuple[int, float]:
-    """How many pods were bound when all were looked at, and how long it took from the first."""
+    """Return how many pods were bound once all had been tried, and the time since the first attempt."""
     began = time.monotonic()
     first = 0.0
     while True:

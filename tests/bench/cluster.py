@@ -1,6 +1,6 @@
-"""`dranode fit` and `allocate` on dumps of large clusters, in processes of their own: CPU seconds and memory.
+"""Measures `dranode fit` and `allocate` on dumps of large clusters, each in its own process: CPU seconds and memory.
 
-The floor is what it takes to read the file as JSON and to make nothing of it.
+The floor is the cost of reading the file as JSON without doing anything with it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LARGE: Final = DumpSize(nodes=5_000, waiting=40_000)
 _LOADED: Final = DumpSize(nodes=1_000, waiting=1, held=980)
 _ROOT: Final = Path(__file__).parents[2]
 _PROGRAM: Final = str(Path(sys.executable).with_name("dranode"))
-# In a process of its own: one that is started from a large process counts that one's memory as its own.
+# Run it in its own process: a child of a large process would count that process's memory as its own.
 _WRITE: Final = """
 import pathlib, sys
 from tests.bench.dumps import DumpSize, write_json
 write_json(DumpSize(*map(int, sys.argv[2:])), pathlib.Path(sys.argv[1]))
 """
 _READ: Final = "import json, pathlib, sys; json.loads(pathlib.Path(sys.argv[1]).read_bytes())"
-# What is left of the answer when the documents are there.
+# The rest of the answer once the documents are read.
 _ANSWER: Final = """
 import sys, time, gc
 gc.set_threshold(1_000_000)
@@ -49,7 +49,7 @@ print(time.process_time() - began)
 
 
 def bench() -> Iterator[Row]:
-    """All pods of a large cluster, and one pod beside a full one."""
+    """All pods of a large cluster, and one pod beside a full cluster."""
     with tempfile.TemporaryDirectory(prefix="dranode-bench-") as name:
         folder = Path(name)
         large = folder / "large.json"
@@ -77,12 +77,12 @@ def _write(size: DumpSize, path: Path) -> None:
 
 
 def _used(command: list[str], folder: Path) -> tuple[float, float]:
-    """CPU seconds of a process, and the most MiB that it had; what it prints goes into the file `out`."""
+    """Return a process's CPU seconds and peak memory in MiB; its output goes into the file `out`."""
     with (folder / "out").open("wb") as out:
         actions = [(os.POSIX_SPAWN_DUP2, out.fileno(), 1)]
         process = os.posix_spawn(command[0], command, environment(), file_actions=actions)
         _, status, usage = os.wait4(process, 0)
-    # Some pods fit nowhere, which is status 1.
+    # Some pods fit nowhere, which is exit status 1.
     if os.waitstatus_to_exitcode(status) not in (0, 1):
         raise RuntimeError(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / _MIB

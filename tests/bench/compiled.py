@@ -1,4 +1,4 @@
-"""The environment of a process whose modules are compiled beforehand, as they are in the image."""
+"""The environment of a process whose modules were compiled beforehand, as they are in the image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _folder() -> str:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment with what is given, without settings of this project and of Kubernetes."""
+    """This process's environment with these variables, and without settings of this project and of Kubernetes."""
     names = ("DRANODE_", "KUBE", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
     return {**kept, "PYTHONPYCACHEPREFIX": _folder(), **more}

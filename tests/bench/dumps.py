@@ -1,8 +1,8 @@
-"""Makes dumps of large clusters: the documents that `kubectl get -A -o json` would print of them, always the same.
+"""Makes dumps of large clusters, as `kubectl get -A -o json` prints them; they are always the same.
 
-Nodes have eight devices each, in two NUMA nodes, of two products. Pods ask for one, two of one NUMA node, four, or one
-of the rarer product, by templates whose claims are there already, as controllers make them. Half of the pods belong to
-Jobs, half to ReplicaSets.
+Nodes have eight devices each, in two NUMA nodes, of two products. Pods ask for one device, two of one NUMA node, four,
+or one of the rarer product. They use templates whose claims exist already, as controllers make them. Half of the pods
+belong to Jobs, half to ReplicaSets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEVICES: Final = 8
 _UIDS: Final = uuid.UUID("0f3a0d3e-5a52-4bb1-9a1e-7d0c9c3f3b11")
 _ZONES: Final = ("eu-1a", "eu-1b", "eu-1c")
 _NUMA: Final = "resource.kubernetes.io/numaNode"
-# By their place in a round of pods: the template, and how many devices it asks for.
+# For each pod in a round: the template, and the number of devices that it requests.
 _ROUND: Final = ("one",) * 16 + ("pair",) * 2 + ("four", "rare")
 _COUNTS: Final = {"one": 1, "pair": 2, "four": 4, "rare": 1}
 _TIME: Final = "2026-03-01T08:00:00Z"
@@ -34,7 +34,7 @@ class DumpSize:
     Attributes:
         nodes: how many nodes.
         waiting: how many pods wait for a node.
-        held: of how many nodes all devices are held by pods that run there, one each.
+        held: the number of nodes whose devices are all held, by one running pod each.
     """
 
     nodes: int
@@ -65,7 +65,7 @@ def documents(size: DumpSize) -> Iterator[Document]:
 
 
 def write_json(size: DumpSize, path: Path) -> None:
-    """Write the dump as kubectl prints it with `-o json`."""
+    """Write the dump in kubectl's `-o json` format."""
     items = list(documents(size))
     text = json.dumps(
         {"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}, indent=4
@@ -193,7 +193,7 @@ def _owners(namespace: str) -> Iterator[Document]:
 
 
 def _pod(name: str, template: str, number: int, bound: int | None = None) -> Iterator[Document]:
-    """A pod and its claim, which is allocated if the pod is bound to the node of that device."""
+    """A pod and its claim; the claim is allocated if the pod is bound to a node."""
     namespace = f"team-{number // len(_ROUND) % 4}"
     serves = number // len(_ROUND) % 8 >= 4
     owner = f"serve-{template}" if serves else f"train-{template}-{number // 1000}"

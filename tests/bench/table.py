@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """A figure beside the floor that was measured in the same run.
+    """A figure and a floor that was measured in the same run.
 
     Attributes:
         name: what was measured.
         value: the figure, in `unit`.
         unit: `s`, `ms`, `us`, `MiB` or the like.
-        floor: what the figure cannot go below (or a peer), in the same unit; None if there is none.
+        floor: the figure's lower bound (or a peer's figure), in the same unit; None if there is none.
         floor_name: what the floor is.
-        target: the promise, in words.
-        ok: whether the promise is kept; None if nothing was promised.
+        target: the target in words.
+        ok: whether the target is met; None if there is no target.
     """
 
     name: str

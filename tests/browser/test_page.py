@@ -1,6 +1,6 @@
-"""The page in a real browser: clicked, searched, walked by keyboard, printed, in light and dark, wide and narrow.
+"""The page in a real browser: clicks, search, keyboard, print, light and dark, wide and narrow.
 
-`SCREENSHOTS=DIR` keeps what it looks like.
+`SCREENSHOTS=DIR` keeps screenshots.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(autouse=True)
 def nothing_wrong(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test ends without an error in the console and without a request to anywhere."""
+    """No test may cause an error in the console or a request to another address."""
     browser: Browser = request.getfixturevalue("browser")
     browser.errors.clear()
     browser.requests.clear()
@@ -81,7 +81,7 @@ def test_the_map_has_every_node_and_device_in_its_box(browser: Browser, tmp_path
     browser.open(written(tmp_path, training_fleet(4)))
     keep(browser, "map")
     assert texts(browser, ".card .title .name") == [f"worker-{number}" for number in range(4)]
-    assert browser.run("document.getElementById('moments').offsetHeight") == 0  # there is one moment alone
+    assert browser.run("document.getElementById('moments').offsetHeight") == 0  # a single snapshot
     first = "document.querySelector('.card')"
     assert browser.run(f"[...{first}.querySelectorAll('.numa > small')].map((each) => each.textContent)") == [
         f"NUMA {numa}" for numa in range(4)
@@ -182,7 +182,7 @@ def test_before_and_after_have_the_same_layout(browser: Browser, tmp_path: Path)
     assert rows[0] == rows[1]
 
 
-def test_who_waits_is_listed_with_every_reason(browser: Browser, tmp_path: Path) -> None:
+def test_waiting_pods_are_listed_with_every_reason(browser: Browser, tmp_path: Path) -> None:
     browser.open(written(tmp_path, training_fleet(4)), "#/waiting")
     keep(browser, "waiting")
     (waiting,) = texts(browser, "#waiting-list article")
@@ -191,7 +191,7 @@ def test_who_waits_is_listed_with_every_reason(browser: Browser, tmp_path: Path)
     assert "no Event was read" in browser.run("document.getElementById('notes').textContent")
 
 
-def test_pods_that_wait_for_the_same_reasons_stand_together(browser: Browser, tmp_path: Path) -> None:
+def test_pods_that_wait_for_the_same_reasons_are_grouped(browser: Browser, tmp_path: Path) -> None:
     picture = training_fleet(1)
     pods = [WaitingPod(f"ml/p-{number}", (f"ml/c-{number}",), ("short of GPUs",)) for number in range(12)]
     browser.open(
@@ -212,7 +212,7 @@ def test_filters_show_the_nodes_that_they_name(browser: Browser, tmp_path: Path)
     browser.wait("document.querySelector('.card .title .name').textContent === 'worker-2'")
 
 
-def test_an_address_opens_the_nodes_that_change(browser: Browser, tmp_path: Path) -> None:
+def test_a_url_opens_the_nodes_that_change(browser: Browser, tmp_path: Path) -> None:
     page = written(tmp_path, training_fleet(4, compared=True))
     before, after = training_fleet(4, compared=True).moments
     assert before.claims != after.claims
@@ -248,7 +248,9 @@ def test_a_node_says_how_near_its_gpus_are_to_its_nics(browser: Browser, tmp_pat
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 420])
-def test_light_and_dark_wide_and_narrow_are_readable(browser: Browser, tmp_path: Path, scheme: str, width: int) -> None:
+def test_the_page_is_readable_in_every_scheme_and_width(
+    browser: Browser, tmp_path: Path, scheme: str, width: int
+) -> None:
     browser.media(prefers_color_scheme=scheme)
     browser.open(written(tmp_path, training_fleet(4, compared=True)), width=width)
     keep(browser, f"{scheme}-{width}")
@@ -279,7 +281,7 @@ def test_light_and_dark_wide_and_narrow_are_readable(browser: Browser, tmp_path:
 
 def test_states_differ_without_their_colors(browser: Browser, tmp_path: Path) -> None:
     browser.open(written(tmp_path, training_fleet(4)))
-    # WCAG 2.2, 1.4.1: color is not the only means.
+    # WCAG 2.2, 1.4.1: color must not be the only means.
     looks = browser.run(
         "['free', 'held', 'tainted', 'blocked', 'held, not published'].map((word) => { const e = "
         "[...document.querySelectorAll('#legend span')]"
@@ -289,7 +291,7 @@ def test_states_differ_without_their_colors(browser: Browser, tmp_path: Path) ->
     assert len(set(looks)) == 5
 
 
-def test_print_has_all_parts_and_no_controls(browser: Browser, tmp_path: Path) -> None:
+def test_a_printed_page_has_all_parts_and_no_controls(browser: Browser, tmp_path: Path) -> None:
     browser.media("print")
     browser.open(written(tmp_path, training_fleet(4)))
     keep(browser, "print")
@@ -303,7 +305,7 @@ def test_print_has_all_parts_and_no_controls(browser: Browser, tmp_path: Path) -
         (Path(os.environ["SCREENSHOTS"]) / "page.pdf").write_bytes(pdf)
 
 
-def test_everything_that_can_be_used_has_a_name(browser: Browser, tmp_path: Path) -> None:
+def test_every_control_has_an_accessible_name(browser: Browser, tmp_path: Path) -> None:
     page = written(tmp_path, training_fleet(4, compared=True))
     for fragment in ("", "#/waiting", "#/claims", "#/node=worker-1"):
         browser.open(page, fragment)
@@ -315,7 +317,7 @@ def test_everything_that_can_be_used_has_a_name(browser: Browser, tmp_path: Path
     assert any(name.startswith("node worker-2; free dra.cpu") and "not Ready" in name for name in links)
 
 
-def test_hostile_names_are_text_and_nothing_else(browser: Browser, tmp_path: Path) -> None:
+def test_hostile_names_are_shown_as_plain_text(browser: Browser, tmp_path: Path) -> None:
     device = Device(name=HOSTILE, attributes={HOSTILE: DeviceAttribute(string=HOSTILE)})
     spec = ResourceSliceSpec(driver=HOSTILE, pool=ResourcePool(name=HOSTILE), node_name=HOSTILE, devices=(device,))
     claim = FleetClaim(f"ns/{HOSTILE}", (f"ns/{HOSTILE}",), (DeviceShare(DeviceKey(HOSTILE, HOSTILE, HOSTILE)),))
@@ -356,7 +358,7 @@ def test_a_thousand_nodes_open_and_are_searched(browser: Browser, tmp_path: Path
     assert texts(browser, ".card.near .title .name") == ["worker-777"]
 
 
-def test_a_node_with_its_cpus_is_drawn_core_by_core(browser: Browser, tmp_path: Path) -> None:
+def test_a_nodes_cpus_are_drawn_core_by_core(browser: Browser, tmp_path: Path) -> None:
     layout = cpu_layout(read_topology(open_machine("sockets=2,numa=2,l3=2,cores=4,threads=2")))
     held = tuple(
         Holding(ClaimRef("ns", name, name), cpus=CPUSet.parse(cpus)) for name, cpus in (("a", "0-3,32-35"), ("b", "4"))
@@ -410,7 +412,7 @@ def test_memory_and_huge_pages_are_not_added_up(browser: Browser, tmp_path: Path
     ]
 
 
-def test_where_nobody_knows_who_holds_what_nothing_is_free(browser: Browser, tmp_path: Path) -> None:
+def test_no_device_is_free_if_the_claims_are_unknown(browser: Browser, tmp_path: Path) -> None:
     picture = training_fleet(2)
     moment = FleetMoment("now", unknown=frozenset({CPUS, GPUS, NICS}))
     browser.open(written(tmp_path, replace(picture, moments=(moment,))))

@@ -1,6 +1,6 @@
-"""The hand-drawn pictures of the manual, as a browser draws them: no text leaves its box or the picture.
+"""The manual's hand-drawn pictures in a browser: no text leaves its box or the picture.
 
-`SCREENSHOTS=DIR` keeps what they look like.
+`SCREENSHOTS=DIR` keeps screenshots.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from tests.fakes.browser import PROGRAM, Browser
 
 ROOT = Path(__file__).parents[2]
-# That of the demo is drawn by the program, whose own tests look at it.
+# The program draws the demo's picture; its own tests check that one.
 PICTURES = sorted(set((ROOT / "docs").glob("*.svg")) - {ROOT / "docs" / "demo.svg"})
 OUTSIDE = """(() => {
   const svg = document.documentElement, whole = svg.viewBox.baseVal, left = [];
@@ -53,7 +53,7 @@ def test_every_text_stays_in_its_box_and_the_colors_follow_the_reader(browser: B
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
-def test_a_picture_has_a_title_a_description_and_asks_for_nothing(picture: Path) -> None:
+def test_a_picture_has_a_title_and_a_description_and_loads_nothing(picture: Path) -> None:
     root = ET.parse(picture).getroot()  # noqa: S314 - a file of ours
     said: dict[str, Any] = {child.tag.rpartition("}")[2]: child.text for child in root}
     assert said["title"]

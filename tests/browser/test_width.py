@@ -1,4 +1,4 @@
-"""Long names in a real browser: nothing leaves its box, however many claims have a device."""
+"""Long names in a real browser: nothing leaves its box, however many claims share a device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fakes.fleets import CPUS, training_fleet
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium is installed; apt-get install chromium")
 
-# Everything of a card that sticks out of the card to the right.
+# Everything that sticks out of its card to the right.
 OUTSIDE = """[...document.querySelectorAll('.card')].flatMap((card) =>
   [...card.querySelectorAll('*')].filter((each) =>
     each.getBoundingClientRect().right > card.getBoundingClientRect().right + 1).map((each) => each.className))"""

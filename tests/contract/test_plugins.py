@@ -1,4 +1,4 @@
-"""Every driver of ours, and the example of a third party's, keeps the contract."""
+"""All our drivers, and the example of a third party's, keep the contract."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dranode.sim.machines.forms import open_machine
 from tests.fakes.drivers import Board, Lamps, WiredLamps
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lamps" / "lamps.py"
-# The example as it was in each minor version, never edited: others have written drivers like it (docs/stability.md).
+# The example in each minor version, never edited: others have written drivers like it (docs/stability.md).
 KEPT = sorted((Path(__file__).parent / "seams").glob("lamps_*.py"))
 
 
@@ -89,7 +89,7 @@ def test_drivers_are_found_by_name_and_an_unknown_one_is_refused_with_the_list()
 
 
 class Sticking(WiredLamps):
-    """The first restore of all fails."""
+    """The first restore fails."""
 
     def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
         if not any(action.startswith("restore") for action in self.board.actions):
@@ -202,7 +202,7 @@ def test_plain_values_are_published_as_attributes_capacities_and_counters(tmp_pa
     assert encode(counters) == {"name": "set", "counters": {"parts": {"value": "7"}}}
 
 
-def test_what_a_grant_says_of_its_device_may_be_plain_too() -> None:
+def test_a_grants_device_status_may_use_plain_values() -> None:
     result = DeviceRequestAllocationResult(request="r", driver="lamps.example.com", pool="node", device="lamp-0")
     assert Grant.of(result, attributes={"colour": "red"}).attributes == {"colour": DeviceAttribute(string="red")}
     with pytest.raises(DocumentError, match=r"^device lamp-0: attribute colour is 0\.5; write a str"):
@@ -264,7 +264,7 @@ AMOUNT: Any = "4Gi"
     ],
     ids=str,
 )
-def test_a_value_of_another_type_than_the_apis_is_named(tmp_path: Path, discovered: Any, sentence: str) -> None:
+def test_an_attribute_whose_type_the_api_does_not_have_is_named(tmp_path: Path, discovered: Any, sentence: str) -> None:
     with pytest.raises(AssertionError, match=sentence):
         check_plugin(discovering(discovered), tmp_path / "state")
 
@@ -281,7 +281,7 @@ def test_a_list_of_attributes_that_lacks_a_published_one_is_refused(tmp_path: Pa
         check_plugin(Listing(), tmp_path / "state")
 
 
-def test_a_discovery_that_is_no_inventory_is_named(tmp_path: Path) -> None:
+def test_a_discovery_that_returns_no_inventory_is_named(tmp_path: Path) -> None:
     class Loose(Lamps):
         def discover(self) -> Any:
             return [Device(name="a")]
@@ -294,7 +294,7 @@ def test_a_discovery_that_is_no_inventory_is_named(tmp_path: Path) -> None:
 
 
 class Wall:
-    """Lamps that are switched by a register, on a machine that can be written to."""
+    """Lamps that a register switches, on a machine that can be written to."""
 
     def __init__(self, folder: Path) -> None:
         for name in ("lamp-0", "lamp-1"):
@@ -304,7 +304,7 @@ class Wall:
 
 
 class Switched(Lamps, Configures):
-    """A sound driver, which each faulty one below breaks in one place."""
+    """A correct driver, which each faulty one below breaks in one place."""
 
     def __init__(self, machine: ScratchMachine) -> None:
         super().__init__(2)
@@ -329,7 +329,7 @@ class Switched(Lamps, Configures):
 
 
 class Toggling(Switched):
-    """Turns the switch over instead of setting it."""
+    """Toggles the switch instead of setting it."""
 
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
         del claim
@@ -339,7 +339,7 @@ class Toggling(Switched):
 
 
 class Once(Switched):
-    """Refuses what it has done before."""
+    """Refuses to repeat what it has done."""
 
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
         if self.machine.read_bytes(self.register(grants[0])) == b"1":
@@ -348,7 +348,7 @@ class Once(Switched):
 
 
 class Sure(Switched):
-    """Takes it for granted that lamps stay on the wall."""
+    """Assumes that lamps stay on the wall."""
 
     def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
         del claim
@@ -364,7 +364,7 @@ class Leaving(Switched):
 
 
 class Remembering(Lamps):
-    """Gives a claim something else after another claim of the same process."""
+    """Grants something else after another claim of the same process."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -378,7 +378,7 @@ class Remembering(Lamps):
 
 
 class Shuffled(Lamps):
-    """Writes a set down in the order in which it comes."""
+    """Writes a set in its iteration order."""
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         names = {device.name for device in inventory.devices}
@@ -387,7 +387,7 @@ class Shuffled(Lamps):
 
 
 class Taking(Lamps):
-    """Enters what it gives by itself."""
+    """Records its grants by itself."""
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         held.add(Holding(claim.ref))
@@ -409,7 +409,7 @@ def test_a_driver_that_writes_to_hardware_keeps_the_contract(tmp_path: Path) -> 
         (Leaving, "Unprepare of lamp-0 must restore the hardware to its state"),
     ],
 )
-def test_a_driver_that_breaks_what_it_configures_is_found(
+def test_a_driver_that_configures_hardware_wrongly_is_found(
     tmp_path: Path, faulty: type[Switched], sentence: str
 ) -> None:
     wall = Wall(tmp_path / "machine")

@@ -20,7 +20,7 @@ DIMMER = "sys/class/lamps/dimmer"
 
 
 class Dimmed(Lamps, Tunes):
-    """Lamps with one dimmer for all: each claim takes a step of its own off it."""
+    """Lamps with one dimmer for all; each claim lowers it by one step."""
 
     def __init__(self, machine: ScratchMachine) -> None:
         super().__init__(2)
@@ -46,7 +46,7 @@ class Dimmed(Lamps, Tunes):
 
 
 class Forgetful(Dimmed):
-    """Takes what it finds for the original."""
+    """Mistakes the current value for the original one."""
 
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
         notes.write(None)
@@ -54,7 +54,7 @@ class Forgetful(Dimmed):
 
 
 class Stepping(Dimmed):
-    """Goes a step at a time."""
+    """Changes the value by one step each time instead of setting it."""
 
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
         del notes
@@ -62,7 +62,7 @@ class Stepping(Dimmed):
 
 
 class Careless(Dimmed):
-    """Leaves the dimmer where the last claim had it."""
+    """Leaves the dimmer where the last claim set it."""
 
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
         if claims:
@@ -114,7 +114,7 @@ def test_the_cpu_driver_keeps_the_contract_with_quiet_claims(tmp_path: Path) -> 
         if path.endswith("/."):
             place.mkdir()
         else:
-            # Masks as the kernel pads them.
+            # Masks padded as the kernel does it.
             mask = path in (DEFAULT, WORKQUEUE, RPS, XPS)
             place.write_text(f"{text.zfill(8) if mask else text}\n")
     machine = ScratchMachine(tmp_path / "machine")

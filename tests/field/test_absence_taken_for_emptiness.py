@@ -1,4 +1,4 @@
-"""Reports about what was not seen and taken for fine, or for nothing."""
+"""Bug reports in which something unseen was taken for healthy or for nothing."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.fakes.waiting import eventually
 
 @pytest.mark.parametrize("which", ["dra", "registration"])
 @pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.replace(path.with_name("moved"))])
-def test_a_driver_whose_socket_somebody_removed_ends_so_that_its_next_start_makes_another(
+def test_a_driver_exits_when_its_socket_is_removed_so_that_its_restart_creates_a_new_one(
     root: Path, monkeypatch: pytest.MonkeyPatch, which: str, lose: Callable[[Path], object]
 ) -> None:
-    """kubelet deregisters a driver whose socket goes, and the driver would wait for it for ever."""
+    """kubelet deregisters a driver whose socket is removed, and the driver would wait for kubelet forever."""
     monkeypatch.setattr(service_module, "_HEALTH_SECONDS", 0.01)
     ended: list[str] = []
     sockets = socket_paths(root, Lamps.driver)

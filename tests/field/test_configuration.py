@@ -1,4 +1,4 @@
-"""Reports of configurations that were read in another way than their authors meant."""
+"""Bug reports of configurations that were read in another way than their authors meant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.fakes.apiserver import api_server
 
 
 def test_a_kubeconfig_may_come_from_another_program(tmp_path: Path) -> None:
-    """A shell makes a pipe of `<(command)`, which can be read once."""
+    """A shell turns `<(command)` into a pipe, which can be read only once."""
     program = Path(sys.executable).with_name("dranode")
     with api_server() as api:
         kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
@@ -19,7 +19,7 @@ def test_a_kubeconfig_may_come_from_another_program(tmp_path: Path) -> None:
     assert "there is no pod default/app" in done.stdout, done.stderr
 
 
-def test_a_kubeconfig_that_is_a_named_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_kubeconfig_that_is_a_named_pipe_does_not_block(tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("dranode")
     asked = f"mkfifo {tmp_path}/pipe; {program} explain pod/app --kubeconfig {tmp_path}/pipe"
     done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=300, check=False)

@@ -1,4 +1,4 @@
-"""Reports about names and numbers that stand for something else by now."""
+"""Bug reports about names and numbers that now mean something else."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.fakes.node import opened, prepare
 from tests.fakes.waiting import eventually
 
 
-def test_device_nodes_that_have_other_numbers_since_their_kernel_driver_was_loaded_again_are_in_the_claims_spec(
+def test_a_claims_spec_gets_the_new_device_numbers_after_the_kernel_driver_was_reloaded(
     tmp_path: Path,
 ) -> None:
-    """Major numbers are given out as modules are loaded. A container that starts again has those of the spec."""
+    """Major numbers are assigned when modules are loaded. A restarted container gets the numbers of the spec."""
     machine = hgx()
     node = opened(tmp_path, GPUPlugin(machine.root()))
     prepare(node, allocated_claim("a", "dra.gpu", ["gpu-0000-1b-00-0"]))
@@ -42,7 +42,7 @@ def test_device_nodes_that_have_other_numbers_since_their_kernel_driver_was_load
     watch.check()
     assert majors()["/dev/nvidia-uvm"] == 511
     assert watch.rewritten == 1
-    # While the driver is away the spec stays, and it follows when the driver is back.
+    # While the driver is unloaded the spec stays; it is updated when the driver is back.
     machine.remove("dev/nvidia-uvm")
     watch.check()
     assert majors()["/dev/nvidia-uvm"] == 511
@@ -54,10 +54,10 @@ def test_device_nodes_that_have_other_numbers_since_their_kernel_driver_was_load
 
 
 @pytest.mark.parametrize("which", ["dra", "registration"])
-def test_a_driver_whose_socket_another_program_replaced_ends_and_leaves_the_other_socket(
+def test_a_driver_exits_when_another_program_replaces_its_socket_and_leaves_that_socket_alone(
     root: Path, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    """A Go driver of the same name takes the path without asking who listens there."""
+    """A Go driver with the same name takes over the path without checking who listens there."""
     monkeypatch.setattr(service_module, "_HEALTH_SECONDS", 0.01)
     ended: list[str] = []
     sockets = socket_paths(root, Lamps.driver)

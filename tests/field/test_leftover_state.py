@@ -1,4 +1,4 @@
-"""Reports about what a process, a pod or a node that is gone has left behind."""
+"""Bug reports about what a process, a pod or a node left behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KILLED, OTHER, NEW = (f"{number}0000000-0000-0000-0000-000000000000" for number 
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    # pytest's own folders can be too long for a socket's path.
+    # pytest's own folders can be too long for a socket path.
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         (Path(name) / "plugins" / DRIVER).mkdir(parents=True)
         (Path(name) / "plugins_registry").mkdir()
@@ -32,18 +32,18 @@ def root() -> Iterator[Path]:
 
 
 def bound(path: Path) -> socket.socket:
-    """A socket of another process, which accepts callers once it listens."""
+    """A socket of another process, which accepts callers only once it listens."""
     made = socket.socket(socket.AF_UNIX)
     made.bind(str(path))
     return made
 
 
 def test_a_start_removes_the_sockets_of_instances_that_were_killed_and_no_others(root: Path) -> None:
-    """Each pod of a rolling update has sockets of its own names, and kubelet dials those of a dead one for ever."""
+    """Each pod of a rolling update has sockets of its own, and kubelet dials those of a dead pod forever."""
     dead = socket_paths(root, DRIVER, KILLED)
     for path in dead:
         bound(path).close()
-    # The names of this driver's pods alone are its own, dead or not.
+    # Only sockets named after pods of this driver are its own, dead or not.
     foreign = socket_paths(root, f"{DRIVER}-too", KILLED).registration
     bound(foreign).close()
     living = [bound(path) for path in socket_paths(root, DRIVER, OTHER)]
@@ -80,7 +80,7 @@ def causes(api: ApiServer, folder: Path, subject: str) -> list[Any]:
     ],
     ids=["gone", "ended", "running", "one waits"],
 )
-def test_a_claim_that_holds_devices_for_pods_that_are_gone_says_who_should_release_it(
+def test_a_claim_that_holds_devices_for_deleted_pods_says_who_should_release_it(
     tmp_path: Path, pods: dict[str, dict[str, str]], *, left: bool
 ) -> None:
     with ApiServer() as api:
@@ -93,7 +93,7 @@ def test_a_claim_that_holds_devices_for_pods_that_are_gone_says_who_should_relea
         assert ("claim-not-released" in causes(api, tmp_path, "claim/mine")) == left
 
 
-def test_a_pod_that_was_made_again_under_its_name_does_not_use_the_claim_of_the_earlier_one(tmp_path: Path) -> None:
+def test_a_recreated_pod_does_not_use_the_claim_of_the_earlier_pod(tmp_path: Path) -> None:
     with ApiServer() as api:
         cluster = PodCluster(api)
         gpu = [result("gpu-0", GPU, "worker-1")]

@@ -1,4 +1,4 @@
-"""Reports of what had no limit, or one that nobody expected."""
+"""Bug reports of missing or unexpected limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.fakes.apiserver import Fault, api_server
 from tests.fakes.waiting import PATIENCE
 
 
-def test_a_program_for_credentials_that_hangs_holds_up_all_of_a_driver_for_one_limited_run(tmp_path: Path) -> None:
+def test_a_hanging_credential_program_delays_a_driver_for_one_limited_run_only(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\necho run >>{tmp_path}/runs\nsleep 3600\n")
     program.chmod(0o755)
@@ -36,7 +36,7 @@ def test_a_program_for_credentials_that_hangs_holds_up_all_of_a_driver_for_one_l
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-def test_a_server_that_takes_seven_seconds_for_an_answer_is_slow_and_not_away(tmp_path: Path) -> None:
+def test_a_server_that_answers_after_seven_seconds_is_not_taken_for_unreachable(tmp_path: Path) -> None:
     with api_server() as api:
         api.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
         api.faults.append(Fault(seconds=7.0, times=99))
@@ -46,8 +46,8 @@ def test_a_server_that_takes_seven_seconds_for_an_answer_is_slow_and_not_away(tm
         assert driver.send(request)["metadata"]["name"] == "node"
 
 
-def test_a_limit_on_open_files_that_is_too_low_is_one_sentence(tmp_path: Path) -> None:
-    """With few files gRPC ends the process without a word, and Python with a traceback."""
+def test_a_too_low_limit_on_open_files_is_reported_in_one_sentence(tmp_path: Path) -> None:
+    """With few descriptors gRPC aborts the process without a message, and Python with a traceback."""
     program = Path(sys.executable).with_name("dranode")
     options = [f"--{name}={tmp_path / name}" for name in ("store", "kubelet-root", "cdi-dir")]
     command = [str(program), "serve", "--machine=cores=4", "--node-name=node", *options]

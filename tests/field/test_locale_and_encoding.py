@@ -1,4 +1,4 @@
-"""Reports of terminals, locales and files that are not written in UTF-8."""
+"""Bug reports of terminals, locales and files that do not use UTF-8."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def ran(*arguments: str, **environment: str) -> subprocess.CompletedProcess[byte
     )
 
 
-def test_a_terminal_that_lacks_the_characters_of_a_picture_gets_others() -> None:
+def test_a_picture_uses_only_characters_that_the_terminal_has() -> None:
     drawn = ran("topology", "--machine", "sockets=1,cores=2", PYTHONIOENCODING="ascii")
     assert drawn.returncode == 0, drawn.stderr
     assert b"NUMA 0" in drawn.stdout
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_what_programs_read_is_utf_8_in_every_locale(tmp_path: Path, form: str) -> None:
+def test_output_for_programs_is_utf_8_in_every_locale(tmp_path: Path, form: str) -> None:
     (tmp_path / "claim.yaml").write_text(CLAIM, encoding="utf-8")
     answer = ran("check", str(tmp_path / "claim.yaml"), "-o", form, PYTHONIOENCODING="latin-1")
     assert "größe" in answer.stdout.decode("utf-8")

@@ -1,4 +1,4 @@
-"""Reports of messages that led to the wrong place."""
+"""Bug reports of messages that led to the wrong place."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.fakes.apiserver import Fault, api_server
 from tests.fakes.machine import CPU, cpu_files, machine
 
 
-def test_a_page_in_place_of_an_answer_is_shown(tmp_path: Path) -> None:
-    """A login page, or that of a load balancer, comes with status 200 where the address is not the server's."""
+def test_a_web_page_instead_of_an_answer_is_shown(tmp_path: Path) -> None:
+    """Where the address is not the API server's, a login page or a load balancer's page comes with status 200."""
     with api_server() as api:
         api.faults.append(Fault(path="/api/v1/nodes/node", status=200, body="<html>Sign in</html>"))
         client = Client(Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig"))))
@@ -28,8 +28,8 @@ def test_a_page_in_place_of_an_answer_is_shown(tmp_path: Path) -> None:
             client.send(APIRequest("GET", "/api/v1/nodes/node", "get nodes"))
 
 
-def test_a_file_of_online_cpus_that_is_not_the_kernels_own_is_said_to_be_the_reason() -> None:
-    """lxcfs counts the CPUs of a container from 0, wherever its cgroup lets it run."""
+def test_a_list_of_online_cpus_that_lxcfs_replaced_is_named_as_the_cause() -> None:
+    """lxcfs numbers a container's CPUs from 0, whichever CPUs its cgroup allows."""
     files = {f"{CPU}/online": "0", f"{CPU}/present": "0-3"}
     for cpu in range(4):
         files |= cpu_files(cpu, core_cpus_list=str(cpu), physical_package_id="0")
@@ -42,8 +42,8 @@ def test_a_file_of_online_cpus_that_is_not_the_kernels_own_is_said_to_be_the_rea
 
 
 @pytest.mark.parametrize("field", ["enableCMT", "enableMBM"])
-def test_a_field_that_the_cdi_specification_has_dropped_is_said_to_be_one(field: str) -> None:
-    """It is valid in 0.7.0 to 1.0.0 by their text, and every newer library refuses it."""
+def test_a_field_that_the_cdi_specification_removed_is_reported_as_removed(field: str) -> None:
+    """The text of 0.7.0 to 1.0.0 allows it, and every newer library refuses it."""
     edits = f'{{"intelRdt": {{"closID": "a", "{field}": false}}}}'
     device = f'{{"name": "a", "containerEdits": {edits}}}'
     text = f'{{"cdiVersion": "0.7.0", "kind": "vendor.com/class", "devices": [{device}]}}'

@@ -1,4 +1,4 @@
-"""Reports of networks, proxies and certificates that behave as those of a laboratory do not."""
+"""Bug reports of networks, proxies and certificates that behave differently from those of a laboratory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BODY = b'{"metadata":{"name":"node"}}'
 
 
 class Forgetful(socketserver.ThreadingTCPServer):
-    """A load balancer that forgets its connections: it takes what comes on them, and nothing comes back."""
+    """A load balancer that forgets its connections: it still accepts data on them, but never answers."""
 
     daemon_threads = True
     forgotten: frozenset[socket.socket] = frozenset()
@@ -67,7 +67,7 @@ def client_of(folder: Path, port: int) -> Client:
     return Client(Connection(Credentials(str(kubeconfig)), retries=True), timing=Timing(dice=lambda: 0.0), retries=True)
 
 
-def test_connections_that_a_load_balancer_forgot_cost_one_answers_time_and_not_one_each(tmp_path: Path) -> None:
+def test_connections_that_a_load_balancer_forgot_cost_one_timeout_and_not_one_each(tmp_path: Path) -> None:
     with forgetful(6) as server:
         client = client_of(tmp_path, server.server_address[1])
         with ThreadPoolExecutor(6) as pool:
@@ -94,9 +94,7 @@ def get(kubeconfig: Path) -> Any:
     ids=["comment", "comment that is not UTF-8", "damaged certificate", "revocations"],
 )
 @pytest.mark.parametrize("as_data", [True, False])
-def test_a_bundle_of_authorities_may_have_more_in_it_than_certificates(
-    tmp_path: Path, before: bytes, *, as_data: bool
-) -> None:
+def test_a_ca_bundle_may_contain_more_than_certificates(tmp_path: Path, before: bytes, *, as_data: bool) -> None:
     bundle = before + (CERTIFICATES / "ca.crt").read_bytes().replace(b"\n", b"\r\n")
     (tmp_path / "bundle.pem").write_bytes(bundle)
     cluster = (
@@ -108,14 +106,14 @@ def test_a_bundle_of_authorities_may_have_more_in_it_than_certificates(
         assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster=cluster)) == "node"
 
 
-def test_a_bundle_without_a_certificate_is_no_reason_to_trust_anybody(tmp_path: Path) -> None:
+def test_a_ca_bundle_without_a_certificate_is_refused(tmp_path: Path) -> None:
     cluster = {"certificate-authority-data": base64.b64encode(b"-----BEGIN CERTIFICATE-----").decode()}
     with asked_server() as seen, pytest.raises(ApiError, match="there is no certificate in PEM"):
         get(write_kubeconfig(tmp_path, seen.port, {}, cluster=cluster))
     assert not seen.headers
 
 
-def test_a_host_that_ends_with_a_dot_has_the_certificate_of_its_name(
+def test_a_host_name_with_a_trailing_dot_matches_its_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve = socket.getaddrinfo
@@ -128,9 +126,7 @@ def test_a_host_that_ends_with_a_dot_has_the_certificate_of_its_name(
         assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster=cluster)) == "node"
 
 
-def test_a_client_certificate_needs_no_folder_that_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_certificate_needs_no_writable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     user = {"client-certificate-data": in_base64("server.crt"), "client-key-data": in_base64("server.key")}
     with asked_server(client_certificate=True) as seen:
@@ -138,26 +134,26 @@ def test_a_client_certificate_needs_no_folder_that_can_be_written(
     assert seen.certificates
 
 
-def test_an_empty_token_file_is_named_and_nothing_is_asked_as_nobody(tmp_path: Path) -> None:
+def test_an_empty_token_file_is_named_and_no_anonymous_request_is_sent(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     with asked_server() as seen, pytest.raises(ApiError, match=r"the token in .*token is empty"):
         get(write_kubeconfig(tmp_path, seen.port, {"tokenFile": "token"}))
     assert not seen.headers
 
 
-def test_a_proxy_that_turns_away_the_nameless_lets_a_tunnel_through(tmp_path: Path) -> None:
+def test_a_tunnel_request_has_a_user_agent_which_some_proxies_require(tmp_path: Path) -> None:
     with asked_server() as seen, tunnel_proxy() as (port, heads):
         cluster = {"proxy-url": f"http://127.0.0.1:{port}", "certificate-authority-data": in_base64("ca.crt")}
         assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster=cluster)) == "node"
     assert "\r\nUser-Agent: dranode\r\n" in heads[0]
 
 
-def test_addresses_that_swallow_connections_leave_time_for_the_one_that_answers(
+def test_unresponsive_addresses_leave_time_for_one_that_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The nodes of a control plane behind one name, two of which are off."""
+    """Several control plane nodes behind one name, two of which are switched off."""
     with contextlib.ExitStack() as opened, asked_server(tls=False) as seen:
-        # The kernel drops what comes to a socket whose queue is full, as a machine does that is off.
+        # The kernel drops connections to a socket whose queue is full, which looks like a machine that is switched off.
         full = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(4):
             filling = opened.enter_context(socket.socket())
@@ -171,12 +167,12 @@ def test_addresses_that_swallow_connections_leave_time_for_the_one_that_answers(
         assert driver.send(GET, seconds=5.0, patient=False)["metadata"]["name"] == "node"
 
 
-def test_a_name_server_that_never_answers_takes_no_longer_than_the_request_may(
+def test_a_name_server_that_never_answers_is_bounded_by_the_requests_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve, over = socket.getaddrinfo, threading.Event()
 
-    def silent(host: str, port: int, *, type: int, flags: int = 0) -> Any:  # noqa: A002 - getaddrinfo has it
+    def silent(host: str, port: int, *, type: int, flags: int = 0) -> Any:  # noqa: A002 - getaddrinfo's name
         if flags & socket.AI_NUMERICHOST:
             return resolve(host, port, type=type, flags=flags)
         over.wait(10.0)

@@ -1,4 +1,4 @@
-"""Reports about hardware and firmware that are not as most are."""
+"""Bug reports about unusual hardware and firmware."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ HOLDER = ClaimRef("team", "holder", "uid-holder")
 PASSED = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", "mode": "vfio"}
 
 
-def test_a_cpu_without_files_of_its_own_is_in_the_package_that_names_it_and_makes_no_other() -> None:
-    """One that is online and has no topology folder: a package of it alone would be a socket too many."""
+def test_a_cpu_without_topology_files_belongs_to_the_package_that_lists_it() -> None:
+    """A CPU is online and has no topology folder. A package of its own would be a socket too many."""
     files = {f"{CPU}/online": "0-3", f"{CPU}/cpu3/uevent": ""}
     for cpu in range(3):
         files |= cpu_files(cpu, physical_package_id="1", package_cpus_list="0-3")
@@ -45,7 +45,7 @@ def test_a_cpu_without_files_of_its_own_is_in_the_package_that_names_it_and_make
         "platform/d0070000.pcie",
     ],
 )
-def test_a_root_complex_below_a_hypervisors_bus_or_a_platforms_controller_is_one(above: str) -> None:
+def test_a_pcie_root_below_a_hypervisors_bus_or_a_platform_controller_is_found(above: str) -> None:
     function = "0001:00:00.0"
     folder = f"sys/devices/{above}/pci0001:00/{function}"
     root = machine({f"{folder}/numa_node": "-1"}, {f"sys/bus/pci/devices/{function}": f"../../../{folder[4:]}"})
@@ -53,8 +53,8 @@ def test_a_root_complex_below_a_hypervisors_bus_or_a_platforms_controller_is_one
     assert read_function(root, function).bridges == ("pci0001:00",)
 
 
-def test_a_gpu_that_is_divided_into_mig_instances_is_not_handed_out_whole() -> None:
-    """A program finds no GPU in a container that has the node of such a GPU and no instance of it."""
+def test_a_gpu_with_mig_instances_is_not_published_as_a_whole() -> None:
+    """A program finds no GPU in a container that has the node of such a GPU but none of its instances."""
     server = hgx()
     for path in ("gpu1/mig/gi1/access", "gpu1/mig/gi1/ci0/access", "gpu1/mig/gi13/access"):
         server.put(f"proc/driver/nvidia/capabilities/{path}", "DeviceFileMinor: 30")
@@ -65,8 +65,8 @@ def test_a_gpu_that_is_divided_into_mig_instances_is_not_handed_out_whole() -> N
     assert "MIG is on, with 2 instances" in inventory.left_out["0000:43:00.0"]
 
 
-def test_nvidias_device_nodes_that_systemd_would_take_from_containers_are_named() -> None:
-    """A runtime names nodes to systemd by links in /dev/char, and a daemon-reload takes away those that have none."""
+def test_nvidia_device_nodes_that_systemd_would_revoke_are_named() -> None:
+    """A runtime names device nodes to systemd by links in /dev/char; a daemon-reload revokes nodes without a link."""
     server = hgx()
     assert scan(server.root()).warnings == ()
     for minor in range(6):
@@ -76,7 +76,7 @@ def test_nvidias_device_nodes_that_systemd_would_take_from_containers_are_named(
     assert "daemon-reload" in warning
 
 
-def test_memory_that_claims_hold_is_still_there_when_the_last_cpu_of_its_numa_node_goes_offline() -> None:
+def test_held_memory_stays_healthy_when_the_last_cpu_of_its_numa_node_goes_offline() -> None:
     asked = claim([result("memory-numa1", "1Gi")])
     pods = (ResourceClaimConsumerReference(resource="pods", name="p", uid="u"),)
     record = record_of(asked, granted(asked), pods, ClaimState.COMPLETED)
@@ -91,7 +91,7 @@ def test_memory_that_claims_hold_is_still_there_when_the_last_cpu_of_its_numa_no
 
 
 @pytest.mark.parametrize(("group", "conflict"), [(15, True), (16, False), (None, False)])
-def test_of_the_gpus_of_one_iommu_group_no_two_virtual_machines_get_one_each(group: int | None, conflict: bool) -> None:  # noqa: FBT001 - a table
+def test_gpus_of_one_iommu_group_are_not_given_to_two_virtual_machines(group: int | None, conflict: bool) -> None:  # noqa: FBT001 - a table
     node = Machine()
     node.numa(0, "0-3")
     node.driver("vfio-pci")
@@ -120,8 +120,8 @@ def test_of_the_gpus_of_one_iommu_group_no_two_virtual_machines_get_one_each(gro
 
 
 @pytest.mark.parametrize("mask", [True, False], ids=["with a mask", "without"])
-def test_a_list_of_cpus_that_an_old_kernel_has_cut_is_not_taken_for_whole(*, mask: bool) -> None:
-    """Every second CPU of 2,048 makes a list of more than a page, which kernels before 5.15 cut within a number."""
+def test_a_cpu_list_that_an_old_kernel_truncated_is_not_trusted(*, mask: bool) -> None:
+    """Every second CPU of 2,048 is a list of more than a page, which kernels before 5.15 truncate within a number."""
     even, odd = (CPUSet(range(first, 2048, 2)) for first in (0, 1))
     files = {f"{CPU}/online": "0-2047"}
     for node, cpus in enumerate((even, odd)):

@@ -1,4 +1,4 @@
-"""Reports in which something came late, twice, or from another past than expected."""
+"""Bug reports in which something came late, twice, or from another past than expected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fakes.apiserver import api_server
 from tests.fakes.waiting import eventually
 
 
-def test_slices_come_back_after_the_servers_storage_was_restored_from_a_backup(tmp_path: Path) -> None:
+def test_slices_are_published_again_after_the_servers_storage_was_restored_from_a_backup(tmp_path: Path) -> None:
     with api_server() as api:
         api.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
         backup, version = copy.deepcopy(api.objects._objects), api.objects.version
@@ -34,7 +34,7 @@ def test_slices_come_back_after_the_servers_storage_was_restored_from_a_backup(t
         cluster.close()
 
 
-def test_edits_by_others_are_undone_though_every_watch_stays_silent(
+def test_edits_by_others_are_undone_even_if_watches_deliver_no_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slice_loop, "_SILENCE_SECONDS", 0.5)

@@ -1,4 +1,4 @@
-"""Reports of users, rights and sandboxes."""
+"""Bug reports of users, permissions and sandboxes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_user_without_home_and_name_has_no_kubeconfig(monkeypatch: pytest.Monk
     assert named_kubeconfig() is None
 
 
-# As a user who has neither root's capabilities nor root's group, which `hidepid` lets see everything.
+# A user without root's capabilities and without root's group, which `hidepid` lets see everything.
 _HIDDEN = """
 mount -t proc -o hidepid=$1 proc "$2/proc" || exit 77
 shift 2
@@ -41,7 +41,7 @@ _NO_MOUNT = 77
 
 @pytest.fixture
 def machine() -> Iterator[RecordedMachine]:
-    # pytest's own folders can be too long for a socket's path.
+    # pytest's own folders can be too long for a socket path.
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         yield RecordedMachine(Path(name))
 
@@ -54,7 +54,7 @@ def machine() -> Iterator[RecordedMachine]:
         pytest.param(2, "or hides other users' processes (hidepid)", id="invisible"),
     ],
 )
-def test_processes_that_proc_hides_are_not_taken_for_none(machine: RecordedMachine, hidepid: int, reason: str) -> None:
+def test_processes_hidden_by_hidepid_are_reported(machine: RecordedMachine, hidepid: int, reason: str) -> None:
     machine.prepare("a", 2)
     cgroup = f"{PODS}/kubepods-burstable-podpod_uid_a.slice/cri-containerd-{'a1' * 32}.scope"
     machine.write(f"sys/fs/cgroup/{cgroup}/cgroup.events", "populated 1\n")

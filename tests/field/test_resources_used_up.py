@@ -1,4 +1,4 @@
-"""Reports of descriptors, watches, processes and disks that were used up."""
+"""Bug reports of exhausted descriptors, watches, processes and disks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROGRAM = Path(sys.executable).with_name("dranode")
 
 
 class Starved(socket.socket):
-    """A listening socket of a process that has no descriptor left for the first times that somebody connects."""
+    """A listening socket of a process that is out of descriptors for the first connections."""
 
     refused = 0
 
@@ -40,7 +40,7 @@ class Starved(socket.socket):
         return super().accept()
 
 
-def test_a_process_without_descriptors_says_so_once_and_answers_when_it_has_some(
+def test_a_process_without_descriptors_logs_it_once_and_answers_when_it_has_some(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     listener = Starved()
@@ -58,14 +58,14 @@ def test_a_process_without_descriptors_says_so_once_and_answers_when_it_has_some
 
 
 @pytest.mark.parametrize("arguments", [("topology", "--machine", "cores=2"), ("slices", "-o", "json"), ("--help",)])
-def test_an_output_that_the_disk_has_no_room_for_is_one_sentence(arguments: tuple[str, ...]) -> None:
+def test_an_output_to_a_full_disk_is_reported_in_one_sentence(arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, timeout=300, check=False)
     assert done.stderr == b"dranode: the output cannot be written: No space left on device\n"
     assert done.returncode == 1
 
 
-def test_an_output_that_is_closed_is_no_error() -> None:
+def test_a_closed_output_is_not_an_error() -> None:
     done = subprocess.run(
         ["sh", "-c", 'exec "$0" topology --machine cores=2 >&-', PROGRAM],
         stderr=subprocess.PIPE,
@@ -85,7 +85,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted: {mounted.stderr.strip()}")
     yield disk
-    # Lazily, because a test that fails leaves files open.
+    # Lazily, because a failing test leaves files open.
     subprocess.run(["umount", "--lazy", disk], check=True)
 
 
@@ -126,7 +126,7 @@ def test_a_full_disk_refuses_claims_and_loses_none(small_disk: Path) -> None:
     assert isinstance(prepare(1), Prepared)
     filler = fill(small_disk)
     node.close()
-    # A restart on the full disk knows both claims, and answers kubelet's question for one of them again.
+    # A restart on the full disk knows both claims and answers kubelet's repeated call for one of them.
     node = opened()
     assert isinstance(prepare(1), Prepared)
     assert isinstance(prepare(2), Refused)
@@ -136,16 +136,16 @@ def test_a_full_disk_refuses_claims_and_loses_none(small_disk: Path) -> None:
     node.close()
 
 
-# The limit is that of a user namespace, so that nobody else is kept from watching.
+# The limit is set in a user namespace, so that it affects no other process.
 _WITHOUT_WATCHES = ["unshare", "--user", "--map-root-user", "sh", "-c"]
 _LIMITED = 'echo 0 >/proc/sys/user/max_inotify_instances && exec "$0" "$@"'
 
 
-def test_specs_are_written_again_and_an_update_rolls_where_no_more_folders_can_be_watched() -> None:
+def test_specs_are_repaired_and_a_rolling_update_works_without_inotify_watches() -> None:
     tried = subprocess.run([*_WITHOUT_WATCHES, _LIMITED, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"no user namespace can be made: {tried.stderr.strip()}")
-    # pytest's own folders can be too long for a socket's path.
+    # pytest's own folders can be too long for a socket path.
     with tempfile.TemporaryDirectory(prefix="dranode-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
@@ -169,7 +169,7 @@ def test_specs_are_written_again_and_an_update_rolls_where_no_more_folders_can_b
             return process
 
         def registered(uid: str) -> bool:
-            # A socket is there before it listens.
+            # A socket exists before it listens.
             kubelet.register(["dra.cpu"], PATIENCE)
             return "registered driver" in log(uid)
 

@@ -1,8 +1,8 @@
 """Load over the real sockets: `python -m tests.load.run --claims 20000 --callers 100 --minutes 10`.
 
-Callers prepare, repeat and unprepare claims of a driver with the CPUs of a large node, beside health streams that stay
-open and a runtime's NRI events. Descriptors, threads, files and resident memory are read every few seconds; latencies
-are printed beside those of one caller before and after, when nothing else happens.
+Callers prepare, repeat and unprepare claims of a driver with the CPUs of a large node, while health streams stay open
+and a runtime sends NRI events. Descriptors, threads, files and resident memory are read every few seconds. Latencies
+are printed next to those of a single caller before and after, when nothing else happens.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from tests.hostile.runtime import RunningContainer, Runtime
 
 DRIVER: Final = "dra.cpu"
 PROGRAM: Final = Path(sys.executable).with_name("dranode")
-# A CPU each claim and some that are shared: no machine has as many yet.
+# One CPU for each claim plus shared ones; no real machine has as many yet.
 MACHINE: Final = "sockets=2,numa=4,cores={cores},threads=2"
 STREAMS: Final = 4
 CONTAINERS: Final = 50
 _LOOK_SECONDS: Final = 5.0
 _ALONE: Final = 300
-# How many claims a caller has prepared at a time, at most.
+# The maximum number of claims that a caller has prepared at a time.
 _HELD: Final = 16
-# What may be more at the end than at the beginning of the steady half, of a hundred.
+# The permitted growth over the steady half, in percent.
 GROWTH: Final = 2.0
 
 
@@ -57,7 +57,7 @@ class LoadError(Exception):
 
 @dataclass(frozen=True)
 class Figures:
-    """What the driver uses at one moment; `files` are those of its folders but for claims', `resident` is in KiB."""
+    """The driver's usage at one moment; `files` are those in its folders except claims' files; `resident` is in KiB."""
 
     descriptors: int
     threads: int
@@ -71,7 +71,7 @@ class Load:
 
     Attributes:
         latencies: seconds of each call, by method.
-        failures: what went wrong, the first of each kind.
+        failures: the first failure of each kind.
     """
 
     folder: Path
@@ -88,7 +88,7 @@ class Load:
         return self.folder / "kubelet" / "plugins" / DRIVER / "dra.sock"
 
     def write_claims(self) -> None:
-        """One CPU each, spread over the NUMA nodes."""
+        """Claims for one CPU each, spread over the NUMA nodes."""
         store = Store(self.folder / "store")
         for number in range(self.claims):
             result = {
@@ -101,7 +101,7 @@ class Load:
 
     @contextlib.contextmanager
     def driver(self) -> Iterator[psutil.Process]:
-        """The driver, with a CPU for every second claim: half of them at most are prepared at a time."""
+        """Run the driver, with a CPU for every second claim: at most half of them are prepared at a time."""
         (self.folder / "kubelet" / "plugins_registry").mkdir(parents=True)
         machine = MACHINE.format(cores=max(4, self.claims // 32 + 4))
         command = [
@@ -146,7 +146,7 @@ class Load:
         return grpc.insecure_channel(f"unix:{self.socket}", options=[("grpc.use_local_subchannel_pool", 1)])
 
     def churn(self, numbers: range) -> None:
-        """Prepare, repeat and unprepare claims of one's own until the end, a few of them at a time."""
+        """Prepare, repeat and unprepare the caller's own claims until the end, a few at a time."""
         dice, held = random.Random(numbers.start), list[int]()
         with self.channel() as channel:
             while not self.stopped.is_set():
@@ -161,7 +161,7 @@ class Load:
                 self.call(channel, "Unprepare", number)
 
     def alone(self) -> dict[str, list[float]]:
-        """Latencies of one caller."""
+        """The latencies of a single caller."""
         before, self.latencies = self.latencies, {"Prepare": [], "Repeat": [], "Unprepare": []}
         with self.channel() as channel:
             for number in range(_ALONE):
@@ -171,7 +171,7 @@ class Load:
         return alone
 
     def watch_health(self) -> None:
-        """Open a health stream again and again, and read it."""
+        """Open and read a health stream again and again."""
         with self.channel() as channel:
             while not self.stopped.is_set():
                 watch = DRAResourceHealthStub(channel).NodeWatchResources
@@ -184,7 +184,7 @@ class Load:
                 stream.cancel()
 
     def run_containers(self) -> None:
-        """A runtime whose containers come and go."""
+        """Run a runtime whose containers come and go."""
         runtime = Runtime(self.folder / "nri.sock", lambda _container, _cpus: None)
         runtime.open()
         number = 0
@@ -202,7 +202,7 @@ class Load:
 
 
 def measure(load: Load, callers: int, seconds: float) -> list[Figures]:
-    """Let callers churn for so long beside streams and events; what the driver used, every few seconds."""
+    """Run callers, streams and events for `seconds`; return the driver's usage every few seconds."""
     share = max(1, load.claims // callers)
     seen = []
     with load.driver() as process, ThreadPoolExecutor(callers + STREAMS + 1) as pool:
@@ -226,7 +226,7 @@ def measure(load: Load, callers: int, seconds: float) -> list[Figures]:
 
 
 def print_latencies(rows: dict[str, dict[str, list[float]]]) -> None:
-    """Milliseconds: median, 99 of a hundred, and the longest."""
+    """Print milliseconds: the median, the 99th percentile and the maximum."""
     print(f"{'':14} {'call':10} {'calls':>8} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}")  # noqa: T201
     for when, latencies in rows.items():
         for kind, seconds in latencies.items():
@@ -238,7 +238,7 @@ def print_latencies(rows: dict[str, dict[str, list[float]]]) -> None:
 
 
 def grown(seen: list[Figures]) -> list[str]:
-    """The figures that are higher in the last quarter than in the one before the middle, by their medians."""
+    """Return the figures whose median is higher in the last quarter than in the second quarter."""
     if len(seen) < 8:
         return [f"only {len(seen)} looks were taken"]
     quarter = len(seen) // 4
@@ -255,7 +255,7 @@ def grown(seen: list[Figures]) -> list[str]:
 
 
 def run(claims: int, callers: int, seconds: float) -> list[str]:
-    """Take one run; what is wrong."""
+    """Take one run; return what is wrong."""
     with tempfile.TemporaryDirectory(prefix="load-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         load = Load(Path(folder), claims)
         load.write_claims()

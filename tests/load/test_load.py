@@ -1,4 +1,4 @@
-"""A few seconds of what `make load` does for ten minutes, and that its figures can be wrong."""
+"""Runs a few seconds of `make load`, and shows that its check of the figures can fail."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ STEADY = Figures(descriptors=30, threads=12, files=100, resident=40_000)
 
 
 def test_a_few_seconds_of_load_have_no_error() -> None:
-    # Memory is still growing into what it needs.
+    # Memory is still growing to its working set.
     wrong = [sentence for sentence in run(claims=40, callers=8, seconds=2) if "looks were taken" not in sentence]
     assert wrong == []
 
 
-def test_what_grows_is_named() -> None:
+def test_a_growing_figure_is_named() -> None:
     looks = [replace(STEADY, descriptors=30 + number) for number in range(16)]
     assert grown(looks) == ["descriptors grew by 22.5 %, from 36 to 44"]
 
 
-def test_what_is_steady_or_becomes_less_is_not() -> None:
+def test_a_steady_or_shrinking_figure_is_not_named() -> None:
     assert grown([STEADY] * 16) == []
     assert grown([replace(STEADY, resident=40_000 - number) for number in range(16)]) == []
     assert grown([replace(STEADY, threads=1 + number) for number in range(3)]) == ["only 3 looks were taken"]

@@ -1,4 +1,4 @@
-"""The devices of captured machines that belong together (hwloc's test data, beside the repository)."""
+"""Devices of captured machines that belong together (hwloc's test data, beside the repository)."""
 
 from __future__ import annotations
 

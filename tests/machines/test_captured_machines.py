@@ -20,12 +20,12 @@ CAPTURES = Path(__file__).resolve().parents[3] / "shared" / "machines"
 EXPECTED: dict[str, Any] = (
     json.loads((CAPTURES / "expected.json").read_text()) if (CAPTURES / "expected.json").exists() else {}
 )
-# Without the captures one skipped case says so.
+# Without the captures there is a single skipped case, which says so.
 NAMES: list[Any] = sorted(EXPECTED) or [
     pytest.param("", marks=pytest.mark.skip(reason="no captured machines in ../shared/machines"))
 ]
 
-# (archive, key of expected.json) -> (file and its value, the kernel fact, our answer).
+# (archive, key of expected.json) -> (file and its value, the kernel's fact, our answer).
 DIFFERENCES = {
     ("64amd64-4s2n4ca2co", "cores"): (
         "sys/devices/system/cpu/cpu1/topology/thread_siblings_list",
@@ -42,7 +42,7 @@ def archive(name: str) -> str:
 
 @cache
 def captured(name: str) -> Root:
-    """A captured machine, which is unpacked once for all tests."""
+    """A captured machine, unpacked once for all tests."""
     return open_machine(archive(name))
 
 
@@ -57,7 +57,7 @@ def answer(topology: Topology) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_reader_agrees_with_hwloc_but_for_the_listed_differences(name: str) -> None:
+def test_the_reader_agrees_with_hwloc_except_for_the_listed_differences(name: str) -> None:
     root = captured(name)
     ours = answer(read_topology(root))
     for key, value in ours.items():
@@ -85,7 +85,7 @@ def test_a_capture_of_a_capture_reads_the_same(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not EXPECTED, reason="no captured machines in ../shared/machines")
-def test_what_makes_each_capture_interesting_is_seen() -> None:
+def test_the_special_feature_of_each_capture_is_read() -> None:
     offlines = read_topology(captured("16em64t-4s2c2t-offlines"))
     assert str(offlines.offline) == "2,5,13-14"
     buggy = read_topology(captured("8em64t-2s2ca2c-buggynuma"))

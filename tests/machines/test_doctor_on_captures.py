@@ -1,4 +1,4 @@
-"""`doctor` names nothing on healthy nodes of captured hardware (hwloc's test data, beside the repository)."""
+"""`doctor` finds nothing on healthy nodes with captured hardware (hwloc's test data, beside the repository)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_a_healthy_node_of_captured_hardware_has_no_findings(name: str) -> None:
         facts = node.facts()
         options, _ = judged_options(("cpu",), machine, "worker", node.options)
         unseen: list[str] = []
-        # The hardware's own files: the CPUs that it isolates, and its cgroups.
+        # Findings about the hardware's own files: isolated CPUs and cgroups.
         system = read_system(NodeHost(Path(folder), machine), options, unseen, statvfs=volume)
         assert options.refusals == ()
         found = diagnose(type(facts)(options, facts.kubelet, facts.runtime, facts.node, facts.cluster, system))
-    # One capture has NUMA nodes that contradict each other, which the driver logs.
+    # One capture has contradictory NUMA nodes, which the driver logs.
     odd = ["hardware-odd"] if "buggynuma" in name else []
     assert [finding.code for finding in found if finding.code != "cgroup-v1"] == odd
     # A capture has no processes.

@@ -1,4 +1,4 @@
-"""GPUs on captured machines; the captures live beside the repository and nowhere else."""
+"""GPUs on captured machines; the captures are only beside the repository."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def captured(name: str) -> Root:
     return open_machine(str(archive))
 
 
-def test_gpus_that_are_numa_nodes_are_found_as_the_made_up_machine_says() -> None:
+def test_gpus_with_numa_nodes_are_read_like_the_made_up_machine() -> None:
     found = scan(captured("nvidiagpunumanodes"))
     assert found == scan(power().root())
     assert [gpu.memory_node for gpu in found.gpus] == [255, 254, 253, 252, 251, 250]
@@ -38,5 +38,5 @@ def test_gpus_that_are_numa_nodes_are_found_as_the_made_up_machine_says() -> Non
 
 
 @pytest.mark.parametrize("name", ["40intel64-2g2n4c+pcilocality", "2pa-pcidomain32bits"])
-def test_displays_of_boards_and_hypervisors_are_no_gpus(name: str) -> None:
+def test_displays_of_boards_and_hypervisors_are_not_gpus(name: str) -> None:
     assert scan(captured(name)) == GPUInventory()

@@ -1,4 +1,4 @@
-"""All that is published of captured machines can be had (hwloc's test data, beside the repository)."""
+"""Everything that captured machines publish can be allocated (hwloc's test data, beside the repository)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMS = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_claim_is_refused_that_fits_what_is_published_of_a_captured_machine(name: str) -> None:
+def test_every_claim_that_fits_a_captured_machines_slices_is_granted(name: str) -> None:
     machine = read_topology(captured(name))
     for form in FORMS:
         for kept in (

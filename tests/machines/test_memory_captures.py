@@ -14,11 +14,11 @@ from tests.machines.test_captured_machines import EXPECTED, NAMES, captured
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_nodes_with_memory_are_those_that_the_cpu_driver_sees(name: str) -> None:
+def test_the_memory_driver_reads_the_same_numa_nodes_as_the_cpu_driver(name: str) -> None:
     root = captured(name)
     memory, topology = read_memory(root), read_topology(root)
     assert {node.id for node in memory.nodes} == topology.memory_nodes
-    # Where two nodes list a CPU, to the CPU driver it is one's, and memory is there all the same.
+    # Where two nodes list a CPU, the CPU driver assigns it to one of them; the other's memory exists all the same.
     claimed_twice = any("both list" in warning for warning in topology.warnings)
     with_cpus = {node.id for node in memory.nodes if node.cpus}
     assert with_cpus >= set(topology.numa) & topology.memory_nodes
@@ -27,7 +27,7 @@ def test_the_nodes_with_memory_are_those_that_the_cpu_driver_sees(name: str) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("group_by", list(MemoryGroupBy))
-def test_all_memory_is_published_or_said_to_be_left_out(name: str, group_by: MemoryGroupBy) -> None:
+def test_all_memory_is_published_or_reported_as_left_out(name: str, group_by: MemoryGroupBy) -> None:
     options = MemoryOptions(group_by=group_by, numa_node_list=True)
     machine = read_memory(captured(name))
     devices = memory_devices(machine, options)
@@ -40,7 +40,7 @@ def test_all_memory_is_published_or_said_to_be_left_out(name: str, group_by: Mem
 
 
 @pytest.mark.skipif(not EXPECTED, reason="no captured machines in ../shared/machines")
-def test_the_memory_of_gpus_is_in_no_device() -> None:
+def test_memory_of_gpus_is_not_published() -> None:
     machine = read_memory(captured("nvidiagpunumanodes"))
     assert [device.name for device in memory_devices(machine, MemoryOptions())] == ["memory-numa0", "memory-numa8"]
     assert list(memory_left_out(machine, MemoryOptions())) == [

@@ -1,4 +1,4 @@
-"""The allocator against a checker written from the specification, and against trying everything in order."""
+"""The allocator against a checker written from the specification, and against an exhaustive search in order."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dranode.sim.allocator.state import Allocated
 
 DRIVER = "d.example.com"
 NODE = decode(Node, {"metadata": {"name": "n"}})
-# Selectors with the same meaning twice: for CEL, and for Python over the plain device.
+# Each selector twice with the same meaning: for CEL, and for Python over the plain device.
 SELECTORS = {
     f'device.attributes["{DRIVER}"].size == "big"': lambda device: device["attributes"]["size"]["string"] == "big",
     f'device.attributes["{DRIVER}"].numa < 1': lambda device: device["attributes"]["numa"]["int"] < 1,
 }
-Picked = tuple[tuple[str, str, int], ...]  # for each result: request, device, capacity consumed (0 for a whole device)
+Picked = tuple[tuple[str, str, int], ...]  # for each result: request, device, consumed capacity (0 for a whole device)
 
 
 @st.composite
@@ -118,7 +118,7 @@ def shareable(device: dict[str, Any]) -> bool:
 
 
 def serves(device: dict[str, Any], request: dict[str, Any]) -> bool:
-    """Whether the device by itself, with nothing taken, may serve the request."""
+    """Whether the device alone, with nothing in use, may serve the request."""
     asked = request.get("capacity", {}).get("requests", {}).get("memory")
     memory = device.get("capacity", {}).get("memory", {}).get("value")
     return (
@@ -136,7 +136,7 @@ def consumes(device: dict[str, Any], request: dict[str, Any]) -> int:
 
 
 def consistent(published: list[dict[str, Any]], wants: list[dict[str, Any]], picks: list[Picked]) -> bool:
-    """Whether the picks of all claims can stand together: nothing twice, capacity enough, constraints kept."""
+    """Whether the picks of all claims are valid together: nothing twice, enough capacity, constraints kept."""
     known = {device["name"]: device for device in published}
     uses: Counter[str] = Counter()
     consumed: Counter[str] = Counter()
@@ -160,7 +160,7 @@ def consistent(published: list[dict[str, Any]], wants: list[dict[str, Any]], pic
 
 
 def everything(published: list[dict[str, Any]], claim: dict[str, Any]) -> Iterator[Picked]:
-    """All ways to serve the requests of a claim, each by itself, in the order of preference."""
+    """All ways to serve each of a claim's requests alone, in the order of preference."""
 
     def rest(requests: list[dict[str, Any]]) -> Iterator[Picked]:
         if not requests:
@@ -177,7 +177,7 @@ def everything(published: list[dict[str, Any]], claim: dict[str, Any]) -> Iterat
 
 
 def first_that_stands(published: list[dict[str, Any]], wants: list[dict[str, Any]]) -> list[Picked] | None:
-    """Claim by claim, request by request, alternative by alternative: the first that works for all."""
+    """Search claim by claim, request by request, alternative by alternative; return the first choice valid for all."""
 
     def rest(done: list[Picked]) -> list[Picked] | None:
         if len(done) == len(wants):
@@ -194,7 +194,7 @@ def first_that_stands(published: list[dict[str, Any]], wants: list[dict[str, Any
 
 @settings(max_examples=60)
 @given(devices(), claims("c0"), claims("c1"))
-def test_it_finds_what_trying_everything_in_order_finds_first(
+def test_the_allocator_finds_the_first_result_of_an_exhaustive_search(
     published: list[dict[str, Any]], one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     wants = [one, other]
@@ -208,7 +208,7 @@ def test_it_finds_what_trying_everything_in_order_finds_first(
 
 @settings(max_examples=60)
 @given(devices(), st.lists(claims("c"), min_size=1, max_size=4))
-def test_claims_one_after_another_never_share_what_is_not_to_be_shared(
+def test_successive_claims_never_share_a_device_that_is_not_shareable(
     published: list[dict[str, Any]], wants: list[dict[str, Any]]
 ) -> None:
     here, allocated = allocator(published), Allocated()
@@ -231,10 +231,10 @@ def test_claims_one_after_another_never_share_what_is_not_to_be_shared(
 
 @settings(max_examples=60)
 @given(devices(), claims("c"))
-def test_an_alternative_is_passed_over_only_if_it_cannot_be_had(
+def test_an_alternative_is_skipped_only_if_it_cannot_be_allocated(
     published: list[dict[str, Any]], want: dict[str, Any]
 ) -> None:
-    """For the first list of a claim, all earlier alternatives fail together with the rest of the claim."""
+    """For a claim's first list: every earlier alternative fails together with the rest of the claim."""
     (outcome,) = allocator(published).allocate([decode(ResourceClaim, want)], NODE, Allocated())
     first = want["spec"]["devices"]["requests"][0]
     if outcome.allocation is None or "firstAvailable" not in first:

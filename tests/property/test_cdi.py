@@ -1,4 +1,4 @@
-"""CDI specs made at random: what is written is what is read, versions are minimal, every input has a verdict."""
+"""Random CDI specs: a spec reads back as it was written, its version is minimal, and every input gets a verdict."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _examples(count: int) -> settings:
     return settings(max_examples=count, suppress_health_check=[HealthCheck.too_slow])
 
 
-# Everything that a file can hold: no halves of surrogate pairs.
+# Every character that a file can contain; no surrogates.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 filled = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 variables = st.builds(lambda name, value: f"{name}={value}", st.from_regex(r"[A-Z ][^=]{0,5}", fullmatch=True), texts)
@@ -105,7 +105,7 @@ def specs(draw: st.DrawFn) -> Spec:
 
 @given(specs())
 @_examples(40)
-def test_a_spec_comes_back_as_it_was_written_and_loads(spec: Spec) -> None:
+def test_a_spec_loads_and_reads_back_as_it_was_written(spec: Spec) -> None:
     written = with_minimum_version(spec)
     data = encode_spec(written)
     assert b"\n" not in data
@@ -127,11 +127,11 @@ def test_more_content_never_needs_a_lower_version(one: Spec, other: Spec) -> Non
 
 @given(specs())
 @_examples(40)
-def test_the_library_takes_a_spec_at_its_minimum_version_and_at_every_later_one(spec: Spec) -> None:
+def test_the_library_accepts_a_spec_at_its_minimum_version_and_at_every_later_one(spec: Spec) -> None:
     first = VERSIONS.index(minimum_version(spec))
     for version in VERSIONS[first:]:
         assert spec_problems(msgspec.structs.replace(spec, cdi_version=version)) == ()
-    # With one device the library sees every use of a feature, so that nothing lower is taken.
+    # With one device the library sees every use of a feature, so it refuses every lower version.
     single = msgspec.structs.replace(spec, devices=spec.devices[:1])
     for version in VERSIONS[: VERSIONS.index(minimum_version(single))]:
         (problem,) = spec_problems(msgspec.structs.replace(single, cdi_version=version))

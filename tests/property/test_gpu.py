@@ -25,7 +25,7 @@ FILES = {
 
 @st.composite
 def damaged(draw: st.DrawFn) -> Machine:
-    """A machine of which some files fail, some hold nonsense and some are gone."""
+    """A machine some of whose files fail, hold nonsense or are missing."""
     name = draw(st.sampled_from(sorted(MACHINES)))
     machine = MACHINES[name]()
     broken = draw(st.lists(st.sampled_from(FILES[name]), unique=True, max_size=12))
@@ -43,7 +43,7 @@ def damaged(draw: st.DrawFn) -> Machine:
 
 @settings(max_examples=60)
 @given(damaged(), st.booleans())
-def test_no_damage_to_the_files_stops_discovery_or_voids_the_slice(machine: Machine, shared: bool) -> None:  # noqa: FBT001 - drawn
+def test_damaged_files_never_stop_discovery_or_break_the_slice(machine: Machine, shared: bool) -> None:  # noqa: FBT001 - drawn
     found = GPUPlugin(machine.root(), shared=shared).discover()
     sound = publishable(found)
     assert sound.devices == found.devices
@@ -71,7 +71,7 @@ def test_the_parts_of_a_gpu_use_up_its_counters_exactly(machine: Machine) -> Non
 
 
 @given(st.text(alphabet="0123456789.-+aZ ", max_size=80))
-def test_a_version_that_is_given_is_one_that_the_api_server_takes(text: str) -> None:
+def test_a_published_driver_version_is_valid_for_the_api_server(text: str) -> None:
     version = semver_from_numbers(text)
     if version is not None:
         numbers, _, build = version.partition("+")
@@ -91,7 +91,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=20))
-def test_every_gpu_finds_its_way_back_to_healthy(steps: list[tuple[str, str, int | str | None]]) -> None:
+def test_every_gpu_becomes_healthy_again(steps: list[tuple[str, str, int | str | None]]) -> None:
     inventory = scan(laptop().root())
     now = 1_800_000_000.0
     condition = present(GPUCondition(), inventory, now)

@@ -1,4 +1,4 @@
-"""The claims on record as enforcement sees them: made from those before them, they are as if made anew."""
+"""The recorded claims for enforcement: an incremental snapshot equals one that is built from scratch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def told(claims: PinnedClaims) -> tuple[object, ...]:
 
 
 @given(steps=STEPS)
-def test_claims_that_came_and_went_leave_what_the_rest_would_have_made(
+def test_claims_that_came_and_went_leave_no_trace_in_the_snapshot(
     steps: list[tuple[list[PinnedClaim], set[str]]],
 ) -> None:
     claims, there = PinnedClaims(), dict[str, PinnedClaim]()
@@ -53,7 +53,7 @@ def test_claims_that_came_and_went_leave_what_the_rest_would_have_made(
 
 
 class Lights(Lamps, Pins):
-    """Lamps whose containers run on the CPU of their lamp's number."""
+    """Lamps whose containers run on the CPU with the lamp's number."""
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         cpus = CPUSet(int(each.result.device.removeprefix("lamp-")) for each in claim.results)
@@ -75,7 +75,7 @@ class Lights(Lamps, Pins):
         max_size=15,
     )
 )
-def test_a_snapshot_that_is_kept_is_the_one_that_a_driver_that_starts_would_make(steps: list[tuple[str, int]]) -> None:
+def test_an_updated_snapshot_equals_that_of_a_restarted_driver(steps: list[tuple[str, int]]) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "data").mkdir()

@@ -1,4 +1,4 @@
-"""The view of published slices under every order in which answers, watch events and lists can arrive."""
+"""The view of published slices, under every order in which answers, watch events and lists can arrive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dranode.driver.slices.view import SliceView
 
 
 class World:
-    """A server, a driver that looks at it through a view, and what is on its way between them."""
+    """A server, a driver that sees it through a view, and the messages between them."""
 
     def __init__(self) -> None:
         self.version = 10
@@ -53,7 +53,7 @@ class World:
 
     def own_delete(self, name: str) -> None:
         self.answer()
-        # The precondition: it is deleted only as it was last seen.
+        # A precondition: only the version that was seen last is deleted.
         if name in self.slices and self.view.slices.get(name) == self.slices[name]:
             self.others_delete(name)
             self.view.deleted(name)
@@ -88,7 +88,7 @@ SCRIPTS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.sampled_from("ab")), m
 @given(SCRIPTS)
 @example([("own_write", "a"), ("others_delete", "a"), ("event", "a"), ("event", "a"), ("answer", "a")])
 @example([("own_write", "a"), ("list", "a"), ("own_delete", "a"), ("late_list", "a")])
-def test_when_all_has_arrived_the_view_is_what_the_server_has(script: list[tuple[str, str]]) -> None:
+def test_the_view_equals_the_servers_state_once_everything_has_arrived(script: list[tuple[str, str]]) -> None:
     world = World()
     for action, name in script:
         getattr(world, action)(name)

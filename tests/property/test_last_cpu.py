@@ -1,4 +1,4 @@
-"""What is published can be had, to the last CPU, on every machine and with all options; and then one is left."""
+"""Everything published can be allocated, to the last CPU, on every machine and with all options; one CPU is left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.property.test_pick import machines
 
 @st.composite
 def published(draw: st.DrawFn) -> tuple[Topology, CPUOptions]:
-    """A machine and options that go together."""
+    """A machine, and options that fit it."""
     machine = draw(machines())
     mode = draw(st.sampled_from(DeviceMode))
     grouped = mode is DeviceMode.GROUPED
@@ -36,7 +36,7 @@ def published(draw: st.DrawFn) -> tuple[Topology, CPUOptions]:
 
 
 @given(case=published(), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
-def test_no_claim_is_refused_that_fits_what_is_published(case: tuple[Topology, CPUOptions], sizes: list[int]) -> None:
+def test_every_claim_that_fits_the_slices_is_granted(case: tuple[Topology, CPUOptions], sizes: list[int]) -> None:
     machine, options = case
     left = filled(machine, options, (size for _ in iter(int, 1) for size in sizes))
     needs_one = options.keep_shared or options.max_isolation is not Isolation.CPUSET

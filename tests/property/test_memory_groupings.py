@@ -1,4 +1,4 @@
-"""What claims hold of memory always fits the machine, whatever groupings they were given it under, in any order."""
+"""What claims hold of memory always fits the machine, whatever groupings it was granted under, in any order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS = st.lists(
 
 
 def fits(records: list[Record], inventory: MemoryInventory) -> bool:
-    """Whether what claims hold can lie on the machine: of no NUMA nodes more than there is (Hall's theorem)."""
+    """Whether the memory that claims hold fits: every set of NUMA nodes has enough for its claims (Hall's theorem)."""
     given = [each for record in records for each in map(GivenMemory.of, record.grants) if each is not None]
     nodes = [node.id for node in inventory.machine.nodes]
     sets = itertools.chain.from_iterable(itertools.combinations(nodes, count) for count in range(1, len(nodes) + 1))

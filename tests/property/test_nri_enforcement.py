@@ -1,4 +1,4 @@
-"""Whatever happens, nobody runs on CPUs that another's claim holds, and no update is superfluous."""
+"""Whatever happens, no container runs on CPUs that another's claim holds, and no update is superfluous."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PODS = st.sampled_from(("p1", "p2", "p3"))
 
 
 def due(containers: Containers, snapshot: PinSnapshot) -> dict[str, Resources]:
-    """The containers that have to change, and what they should have."""
+    """The containers that must change, and the CPUs that they should get."""
     return {pinned.container.id: wanted for pinned, wanted in changes(containers, snapshot)}
 
 
@@ -46,7 +46,7 @@ def held_claim(uid: str, cpus: CPUSet, mems: CPUSet) -> PinnedClaim:
         max_size=8,
     ),
 )
-def test_a_look_at_what_has_changed_finds_what_a_look_at_everything_would(
+def test_a_check_of_changed_containers_finds_the_same_as_a_check_of_all(
     having: list[list[str]], steps: list[tuple[list[PinnedClaim], set[str], CPUSet | None, Unread | None, bool]]
 ) -> None:
     pod = PodSandbox("s", "p")
@@ -58,18 +58,18 @@ def test_a_look_at_what_has_changed_finds_what_a_look_at_everything_would(
         assert due(containers, snapshot) == due(Containers(containers), snapshot)
         if settles:
             containers.carry_out(settle(containers, snapshot)[0])
-            # Where the shared pool is empty a container keeps what it has.
+            # Where the shared pool is empty, a container keeps its CPUs.
             assert due(containers, snapshot) == {}
             assert due(Containers(containers), snapshot) == {}
             for pinned in containers if snapshot.shared and unread is None else ():
                 mine = CPUSet.union(snapshot.claims[uid].cpus for uid in pinned.claims if uid in snapshot.claims)
-                # The kernel would let a mask without any CPU that is online be that of its parent.
+                # The kernel would replace a mask without an online CPU by the parent's mask.
                 assert pinned.cpus & snapshot.online
                 assert pinned.cpus & snapshot.online <= mine | snapshot.shared
 
 
 class Node(RuleBasedStateMachine):
-    """A node: claims come and go, containers too, and a runtime keeps the masks that it is told."""
+    """A node: claims and containers come and go, and a runtime applies the masks that it gets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Node(RuleBasedStateMachine):
     def prepare(self, uid: str, count: int, extra: int, pods: set[str], one: bool) -> None:  # noqa: FBT001 - a rule
         free = list(self.snapshot.online - self.snapshot.held - self.snapshot.reserved)
         held = CPUSet(free[: count + extra])
-        # Prepare refuses the claim that would take the last shared CPU where none is reserved.
+        # Prepare refuses a claim that would take the last shared CPU if none is reserved.
         enough = len(free) > count + extra or (self.snapshot.reserved and len(free) == count + extra)
         if uid in self.snapshot.claims or not enough:
             return
@@ -114,7 +114,7 @@ class Node(RuleBasedStateMachine):
         assert isinstance(decision, Allowed)
         assert decision.resources.cpus
         self.answered(decision)
-        # kubelet has ended the earlier container of that name.
+        # kubelet has stopped the earlier container of that name.
         for key in [key for key, one in self.runtime.items() if (one.pod.uid, one.name) == (pod, name)]:
             del self.runtime[key]
         self.runtime[made.id] = replace(made, cpus=decision.resources.cpus)
@@ -150,7 +150,7 @@ class Node(RuleBasedStateMachine):
         self.answered(Allowed(change, updates=updates))
 
     def answered(self, allowed: Allowed) -> None:
-        """The runtime applies the updates; every one has to change something."""
+        """Let the runtime apply the updates; each must change something."""
         self.containers.carry_out(allowed.change)
         for each in allowed.updates:
             self.applied(each)
@@ -167,7 +167,7 @@ class Node(RuleBasedStateMachine):
         self.runtime[one.id] = replace(one, cpus=each.resources.cpus)
 
     def right(self, one: Container) -> None:
-        """After an answer a container has what it should have."""
+        """After an answer a container has the CPUs that it should have."""
         known = self.containers.get(one.id)
         assert known is not None
         assert known.cpus == one.cpus

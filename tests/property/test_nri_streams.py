@@ -1,4 +1,4 @@
-"""Chunking changes nothing, and whatever arrives, a session gives events or one protocol error."""
+"""Chunking changes nothing, and whatever arrives, a session yields events or one protocol error."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CAPTURED = {
 
 
 def play(pieces: list[bytes]) -> tuple[list[NRIEvent], dict[int, ttrpc.Response]]:
-    """Everything that a session says and answers when the stream comes in these pieces.
+    """Everything that a session yields and answers when the stream arrives in these pieces.
 
-    Answers may leave in another order: events are answered at once, requests when the decision is there.
+    The order of answers may differ: events are answered at once, requests when they were decided.
     """
     session = Session("pin", "10")
     session.register()
@@ -77,7 +77,7 @@ messages = st.builds(
 
 
 @given(sent=st.lists(messages, max_size=6), sizes=st.lists(st.integers(1, 50), min_size=1, max_size=20))
-def test_messages_come_back_whatever_the_frames_and_the_chunks(sent: list[ttrpc.Message], sizes: list[int]) -> None:
+def test_messages_are_reassembled_from_any_frames_and_chunks(sent: list[ttrpc.Message], sizes: list[int]) -> None:
     stream = b"".join(
         chunk.data for one in sent for chunk in Demultiplexer().receive_data(ttrpc.encode_message(1, one))
     )
@@ -114,7 +114,7 @@ def one_error_at_most(pieces: list[bytes]) -> int:
 
 
 @given(garbage=st.binary(max_size=200), at=st.lists(st.integers(0, 200), max_size=4))
-def test_garbage_is_at_most_one_protocol_error(garbage: bytes, at: list[int]) -> None:
+def test_garbage_causes_at_most_one_protocol_error(garbage: bytes, at: list[int]) -> None:
     assert one_error_at_most(cut(garbage, at)) <= 1
 
 
@@ -123,12 +123,12 @@ def test_garbage_is_at_most_one_protocol_error(garbage: bytes, at: list[int]) ->
     end=st.integers(0, 2000),
     garbage=st.binary(max_size=60),
 )
-def test_garbage_after_good_frames_is_at_most_one_protocol_error(version: str, end: int, garbage: bytes) -> None:
+def test_garbage_after_good_frames_causes_at_most_one_protocol_error(version: str, end: int, garbage: bytes) -> None:
     assert one_error_at_most([CAPTURED[version][:end], garbage]) <= 1
 
 
 @given(version=st.sampled_from(sorted(CAPTURED)), end=st.integers(1, 2000))
-def test_truncation_is_one_protocol_error_unless_it_falls_between_two_messages(version: str, end: int) -> None:
+def test_truncation_within_a_message_causes_one_protocol_error(version: str, end: int) -> None:
     data = CAPTURED[version][:end]
     whole = 0
     while whole < len(data):

@@ -1,4 +1,4 @@
-"""What holds of every pick on every machine."""
+"""Properties of every pick on every machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.topology import Topology
 from tests.fakes.topology import Place, regular, topology
 
-# Uneven on purpose: cores of 1 to 4 threads, caches of 1 to 3 cores, and now and then no cache.
+# Uneven on purpose: cores of 1 to 4 threads, caches of 1 to 3 cores, and sometimes no cache.
 _CORES = st.lists(st.sampled_from((1, 1, 2, 2, 2, 4)), min_size=1, max_size=3)
 _CACHES = st.lists(st.tuples(st.booleans() | st.just(True), _CORES), min_size=1, max_size=3)  # noqa: FBT003 - a value
 _NODES = st.lists(_CACHES, min_size=1, max_size=3)
@@ -22,7 +22,7 @@ _NODES = st.lists(_CACHES, min_size=1, max_size=3)
 
 @st.composite
 def machines(draw: st.DrawFn) -> Topology:
-    """Machines of up to 2 packages, whose core ids repeat or not, with CPUs numbered in any order."""
+    """Machines of up to 2 packages, with core ids that may repeat, and with CPUs numbered in any order."""
     packages = draw(st.lists(_NODES, min_size=1, max_size=2))
     repeat = draw(st.booleans())
     places: list[Place] = []
@@ -42,7 +42,7 @@ def machines(draw: st.DrawFn) -> Topology:
 
 @st.composite
 def held(draw: st.DrawFn) -> tuple[Topology, CPUSet, CPUSet, int]:
-    """A machine, what is free of it, what the same claim has of the rest, and a count that is free."""
+    """A machine, its free CPUs, the same claim's CPUs among the rest, and a count that fits the free ones."""
     machine = draw(machines())
     taken = CPUSet(draw(st.sets(st.sampled_from(sorted(machine.online)), max_size=len(machine.online) - 1)))
     own = CPUSet(draw(st.sets(st.sampled_from(sorted(taken))))) if taken else taken
@@ -82,7 +82,7 @@ def _keeps_to_caches(machine: Topology, cpus: CPUSet, candidates: CPUSet) -> boo
 
 
 @given(requests(), *_WISHES)
-def test_a_pick_is_the_count_of_candidates_in_the_form_that_was_asked_for(
+def test_a_pick_has_the_requested_count_and_form(
     request: tuple[Topology, CPUSet, int], policy: PickPolicy, group: int, threads: Threads, l3: L3
 ) -> None:
     machine, free, count = request
@@ -111,14 +111,14 @@ def _subsets(sets: list[CPUSet]) -> list[CPUSet]:
 
 
 @given(requests(), *_WISHES)
-def test_a_pick_succeeds_exactly_if_some_choice_of_candidates_would_do(
+def test_a_pick_succeeds_exactly_if_a_valid_choice_exists(
     request: tuple[Topology, CPUSet, int], policy: PickPolicy, group: int, threads: Threads, l3: L3
 ) -> None:
     machine, free, count = request
     units = [CPUSet((cpu,)) for cpu in free]
     if threads is not Threads.ANY:
         units = [core for core in machine.cores if core <= free]
-    # Every choice is tried, so only of few units.
+    # Every choice is tried, so the machine must be small.
     if len(units) > 10:
         return
     candidates = CPUSet.union(units)
@@ -138,7 +138,7 @@ def test_a_pick_succeeds_exactly_if_some_choice_of_candidates_would_do(
 
 
 @given(requests(), *_WISHES)
-def test_a_pick_depends_on_its_arguments_alone(
+def test_a_pick_depends_only_on_its_arguments(
     request: tuple[Topology, CPUSet, int], policy: PickPolicy, group: int, threads: Threads, l3: L3
 ) -> None:
     machine, free, count = request
@@ -157,10 +157,10 @@ def test_a_pick_depends_on_its_arguments_alone(
     st.sampled_from((Threads.FULL_CORE, Threads.ONE_PER_CORE)),
     st.sampled_from(L3),
 )
-def test_whole_cores_are_whole_even_where_the_kernel_has_them_in_several_places(
+def test_whole_cores_are_whole_even_if_the_kernel_reports_their_cpus_in_several_places(
     told: list[tuple[int, int, int, int]], count: int, policy: PickPolicy, threads: Threads, l3: L3
 ) -> None:
-    # What is a core is one question; its CPUs' package, node and cache are told one by one and may contradict it.
+    # The kernel reports a CPU's core, package, node and cache separately, and they may contradict each other.
     cores = topology({cpu: (core, 0, 0, 0) for cpu, (core, _, _, _) in enumerate(told)})
     places = topology({cpu: (cpu, package, node, cache) for cpu, (_, package, node, cache) in enumerate(told)})
     cpus = {cpu: replace(one, core=cores.cpus[cpu].core) for cpu, one in places.cpus.items()}
@@ -172,12 +172,12 @@ def test_whole_cores_are_whole_even_where_the_kernel_has_them_in_several_places(
 
 
 def _strangers(machine: Topology, free: CPUSet, own: CPUSet) -> CPUSet:
-    """What is free of cores that other claims have part of."""
+    """The free CPUs of cores that other claims partly hold."""
     return CPUSet.union(core & free for core in machine.cores if not core <= free | own)
 
 
 @given(held(), st.sampled_from((PickPolicy.PACKED, PickPolicy.SPREAD)), st.sampled_from((L3.PREFER, L3.IGNORE)))
-def test_no_more_threads_of_others_cores_are_taken_than_has_to_be(
+def test_a_pick_takes_as_few_threads_as_possible_of_cores_that_others_partly_hold(
     request: tuple[Topology, CPUSet, CPUSet, int], policy: PickPolicy, l3: L3
 ) -> None:
     machine, free, own, count = request
@@ -189,13 +189,13 @@ def test_no_more_threads_of_others_cores_are_taken_than_has_to_be(
 
 
 @given(held(), *_WISHES)
-def test_the_orders_agree_where_the_references_takes_no_part_of_others_cores_that_an_untouched_one_could_give(
+def test_both_orders_agree_if_the_references_avoids_partly_held_cores(
     request: tuple[Topology, CPUSet, CPUSet, int], policy: PickPolicy, group: int, threads: Threads, l3: L3
 ) -> None:
     machine, free, _, count = request
     strangers = _strangers(machine, free, CPUSet())
     if policy is PickPolicy.SPREAD:
-        return  # The reference's order takes free nodes, packages and caches before it spreads.
+        return  # The reference's order prefers free nodes, packages and caches before it spreads.
     step = group if policy is PickPolicy.NUMA_DISTRIBUTED else None
 
     def answer(order: Order) -> str:
@@ -215,7 +215,7 @@ def test_the_orders_agree_where_the_references_takes_no_part_of_others_cores_tha
 
 
 @given(st.integers(1, 2), st.integers(1, 2), st.integers(1, 2), st.sampled_from((1, 2, 4)), st.data())
-def test_no_more_cores_are_opened_than_the_count_needs(
+def test_a_pick_uses_as_few_cores_as_the_count_needs(
     sockets: int, numa: int, l3: int, threads: int, data: st.DataObject
 ) -> None:
     machine = regular(sockets, numa, l3, 2, threads)
@@ -238,13 +238,13 @@ def _places_spread_over(machine: Topology, cpus: CPUSet) -> tuple[int, int]:
 
 @given(held(), st.sampled_from(L3), st.sampled_from(Threads))
 @settings(max_examples=100)
-def test_a_spread_pick_is_on_as_many_cores_and_then_caches_as_any_choice_could_be(
+def test_a_spread_pick_uses_as_many_cores_and_then_caches_as_possible(
     request: tuple[Topology, CPUSet, CPUSet, int], l3: L3, threads: Threads
 ) -> None:
     machine, free, own, count = request
     whole = threads is not Threads.ANY
     units = [core for core in machine.cores if core <= free] if whole else [CPUSet((cpu,)) for cpu in free]
-    # Every choice is tried, so only of few units.
+    # Every choice is tried, so the machine must be small.
     if len(units) > 10:
         return
     candidates = CPUSet.union(units)
@@ -253,7 +253,7 @@ def test_a_spread_pick_is_on_as_many_cores_and_then_caches_as_any_choice_could_b
         choices = [cpus for cpus in choices if machine.l3 and _keeps_to_caches(machine, cpus, candidates)]
     strangers = _strangers(machine, free, own)
     if l3 is not L3.REQUIRE or any(cpus.isdisjoint(strangers) for cpus in choices):
-        # The default order comes first: cores that others have part of are for what the rest cannot give.
+        # The default order comes first: cores that others partly hold are used only for what the rest cannot give.
         least = min((len(cpus & strangers) for cpus in choices), default=0)
         choices = [cpus for cpus in choices if len(cpus & strangers) == least]
     try:
@@ -266,7 +266,7 @@ def test_a_spread_pick_is_on_as_many_cores_and_then_caches_as_any_choice_could_b
     assert _places_spread_over(machine, picked)[0] == max(cores)
     if l3 is L3.REQUIRE or (whole and len({len(core) for core in machine.cores}) > 1):
         return
-    # What the claim has already counts with it.
+    # The CPUs that the claim has already count as well.
     best = [cpus for cpus, number in zip(choices, cores, strict=True) if number == max(cores)]
     both = [_places_spread_over(machine, cpus | own) for cpus in best]
     most = max(cores_of_claim for cores_of_claim, _ in both)

@@ -1,4 +1,4 @@
-"""What holds for queues of any shape."""
+"""Properties of queues of any shape."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LIMIT = st.none() | SMALL
 
 @st.composite
 def cohorts(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """A tree of cohorts with queues and pending workloads; nothing is in use."""
+    """A tree of cohorts with queues and pending workloads; nothing is in use yet."""
     parents = {name: draw(st.sampled_from(["", *["a", "b"][:number]])) for number, name in enumerate(["a", "b", "c"])}
     documents = [flavor(name) for name in FLAVORS]
     for name, parent in parents.items():
@@ -73,7 +73,7 @@ def _limits(draw: st.DrawFn, nominal: int = 6, *, free: bool = False) -> dict[st
 
 
 def _within_all_limits(setup: Setup, usage: Usage) -> None:
-    """No node uses more than it owns and may borrow, and no tree more than it owns: counted anew from the leaves."""
+    """No node uses more than it owns and may borrow, and no tree more than it owns; recounted from the leaves."""
     for of in (FlavorResource(name, "gpu") for name in FLAVORS):
         for name in setup.queues.cluster_queues:
             for node in (usage.nodes[name], *usage.cohorts(name)):
@@ -90,7 +90,7 @@ def _within_all_limits(setup: Setup, usage: Usage) -> None:
 
 @settings(max_examples=30)
 @given(cohorts())
-def test_a_run_ends_with_everyone_somewhere_and_within_all_limits(documents: list[dict[str, Any]]) -> None:
+def test_a_run_places_or_parks_every_workload_within_all_limits(documents: list[dict[str, Any]]) -> None:
     setup = load(sources(documents))
     run = run_queues(load(sources(documents)), Anywhere())
     usage = run.situation.usage
@@ -106,7 +106,7 @@ def test_a_run_ends_with_everyone_somewhere_and_within_all_limits(documents: lis
 
 @settings(max_examples=30)
 @given(cohorts())
-def test_who_waits_without_flavors_left_could_not_be_admitted_now(documents: list[dict[str, Any]]) -> None:
+def test_a_parked_workload_fits_no_flavor(documents: list[dict[str, Any]]) -> None:
     run = run_queues(load(sources(documents)), Anywhere())
     strict = {name for name, queue in run.situation.queues.cluster_queues.items() if queue.strict_fifo}
     waiting = [item for item in run.situation.parked if item.queue not in strict]
@@ -116,13 +116,14 @@ def test_who_waits_without_flavors_left_could_not_be_admitted_now(documents: lis
             fits = run.situation.usage.holds(item.queue, {of: wanted})
             tried = [row for row in run.rows if row.workload == item.label and row.flavor == of.flavor]
             assert tried, "every flavor was looked at"
-            # A search that a resource's own queue lost to another in the same cycle goes on with the next flavor.
+            # If a resource's queue lost its quota to another one in the same cycle, the search went on with the next
+            # flavor.
             assert not fits or any("took the quota" in row.reason or "preempts the same" in row.reason for row in tried)
 
 
 @settings(max_examples=30)
 @given(cohorts(), st.integers(0, 6), st.integers(1, 12))
-def test_preemption_makes_room_with_none_to_spare(documents: list[dict[str, Any]], priority: int, wanted: int) -> None:
+def test_preemption_frees_just_enough_quota(documents: list[dict[str, Any]], priority: int, wanted: int) -> None:
     run = run_queues(load(sources(documents)), Anywhere())
     situation = run.situation
     preemptor = Preemptor(situation.queues, situation.usage, situation.admitted)
@@ -156,10 +157,10 @@ def test_preemption_makes_room_with_none_to_spare(documents: list[dict[str, Any]
     FUNGIBLE,
     st.integers(-1, 1),
 )
-def test_the_search_does_what_the_kep_says(
+def test_the_flavor_search_follows_kep_582(
     kinds: list[tuple[int, int, FlavorMode]], wanted: int, borrow: str, preempt: str, last: int
 ) -> None:
-    """A second telling of KEP-582, with its numbers worked out by hand: queue and lender own 6 of each flavor."""
+    """A second implementation of KEP-582, with numbers worked out by hand: queue and lender own 6 of each flavor."""
     names = FLAVORS[: len(kinds)]
     six = {name: [6] for name in names}
     documents = [

@@ -1,6 +1,6 @@
-"""Settings of a machine under whatever happens to it: claims, other people, hot-plug, refusals, crashes, CPUs that go.
+"""A machine's settings under any events: claims, edits by others, hot-plug, refusals, crashes, CPUs that go offline.
 
-Whatever the order, in the end each setting is what whoever is not this driver made of it last.
+In any order of events, each setting ends with the value that somebody other than this driver gave it last.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CLAIMS = {name: quiet_record(name, cpus) for name, cpus in (("a", "2-3"), ("b", 
 INTERRUPTS = (24, 25, 26, 40, 41)
 LISTS = tuple(map(interrupt, INTERRUPTS))
 MASKS = (DEFAULT, WORKQUEUE, RPS)
-# Sets that no setting has by itself, nor by what claims leave of another one.
+# Values that no setting has by itself, nor after the driver removed claims' CPUs from another value.
 FOREIGN = ("2,5-6", "0,2-3,7")
 REFUSALS = (errno.EIO, errno.EPERM, errno.ENOSPC, errno.EROFS, errno.EACCES)
 
@@ -43,7 +43,7 @@ Step = tuple[Callable[..., None], tuple[object, ...]]
 
 
 class World:
-    """A machine, and what everybody but the driver made of its settings."""
+    """A machine, and the values that others gave its settings."""
 
     def __init__(self) -> None:
         self.kernel = Kernel()
@@ -56,7 +56,7 @@ class World:
         self.not_known: set[str] = set()
 
     def check(self) -> None:
-        """What the driver does with each claim that comes or goes, and every ten seconds."""
+        """What the driver does for each claim that comes or goes, and every ten seconds."""
         with contextlib.suppress(ClaimError):
             self.tuner.tune(tuple(self.claims.values()), self.notes)
 
@@ -72,7 +72,7 @@ class World:
         self.check()
 
     def die(self, name: str, lasts: int) -> None:
-        """The process ends while a claim comes or goes."""
+        """The process dies while a claim comes or goes."""
         self.kernel.lasts = lasts
         with contextlib.suppress(PowerCutError):
             (self.go if name in self.claims else self.come)(name)
@@ -86,11 +86,11 @@ class World:
             self.kernel.files[path] = self.originals[path] = text
 
     def plug(self, number: int) -> None:
-        """A device comes, where another one may have had the number."""
+        """Plug in a device; another one may have had its number before."""
         self.unplug(number)
         self.plugged += 1
         device = f"eth{self.plugged}-{number}"
-        # It begins where new ones begin, and would have begun where others have them begin.
+        # It starts with the current default, and without claims would have started with the others' default.
         begins, without_claims = (str(_cpus(DEFAULT, of[DEFAULT])) for of in (self.kernel.files, self.originals))
         self.kernel.files |= {interrupt(number): begins, f"{IRQ}/{number}/{device}/.": ""}
         self.originals[interrupt(number)] = without_claims
@@ -107,7 +107,7 @@ class World:
         self._doubt(path)
 
     def _doubt(self, path: str) -> None:
-        # Of one that comes and cannot be moved, or read, it is not known that it is where new ones begin.
+        # If a new interrupt cannot be moved or read, it is unknown whether it still has the default.
         refused = self.kernel.refuses.get(path) in (errno.EIO, errno.EPERM)
         if path in self.later and (refused or path in self.kernel.unread):
             self.not_known.add(path)
@@ -124,7 +124,7 @@ class World:
         self.kernel.files[ONLINE] = cpus
 
     def kept(self) -> set[str]:
-        """The interrupts that the kernel refused to move, which are not tried again while their claims are there."""
+        """The interrupts that the kernel refused to move; they are not tried again while their claims exist."""
         noted = (self.notes.document or {}).get("settings", {})
         return {path for path, known in noted.items() if "refused" in known}
 
@@ -163,7 +163,7 @@ def steps() -> st.SearchStrategy[list[Step]]:
 
 
 @given(done=steps())
-def test_whatever_happens_settings_follow_from_what_others_made_of_them_and_from_the_claims(done: list[Step]) -> None:
+def test_settings_follow_from_the_values_of_others_and_from_the_claims(done: list[Step]) -> None:
     world = World()
     for action, arguments in done:
         action(world, *arguments)
@@ -177,7 +177,7 @@ def test_whatever_happens_settings_follow_from_what_others_made_of_them_and_from
         aim = goal(kind_of(path), _cpus(path, text), machine)
         if path in world.kept() | world.not_known:
             continue
-        # All CPUs are as good as none of its own for a slice.
+        # For a slice, all CPUs mean the same as none of its own.
         assert world.read(path) in ((aim, CPUSet(range(8))) if path == SYSTEM and not aim else (aim,)), path
     world.claims.clear()
     world.check()

@@ -1,4 +1,4 @@
-"""Slices whatever the inventory: within the limits, published once, and nobody else's touched."""
+"""Slices for any inventory: within the limits, published once, and without touching slices of others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SETS = st.integers(0, 12).map(
 
 @st.composite
 def inventories(draw: st.DrawFn) -> Inventory:
-    # Drawing hundreds of devices one by one is slow; a few odd ones among many plain ones test the same.
+    # Drawing hundreds of devices one by one is slow; a few odd devices among many plain ones test the same.
     plain = tuple(Device(name=f"p{index}") for index in range(draw(st.integers(0, 300))))
     odd = draw(st.lists(DEVICES, max_size=6))
     at = draw(st.integers(0, len(plain)))
@@ -90,7 +90,7 @@ def test_splitting_never_exceeds_a_limit_and_loses_no_good_device(inventory: Inv
 
 @given(DEVICES)
 @settings(max_examples=60)
-def test_sanitizing_is_done_once_and_names_whatever_it_takes(device: Device) -> None:
+def test_sanitizing_is_idempotent_and_names_everything_that_it_removes(device: Device) -> None:
     kept, problems = sanitize(device)
     assert (kept == device) is (problems == ())
     if kept is not None:
@@ -100,7 +100,7 @@ def test_sanitizing_is_done_once_and_names_whatever_it_takes(device: Device) -> 
 
 @given(st.lists(inventories(), min_size=1, max_size=4), st.data())
 @settings(max_examples=40)
-def test_publishing_settles_at_once_whatever_was_there(inventory: list[Inventory], data: st.DataObject) -> None:
+def test_publishing_needs_one_round_whatever_existed_before(inventory: list[Inventory], data: st.DataObject) -> None:
     shelf = SliceShelf()
     foreign = _clutter(shelf, data)
     for one in inventory:
@@ -117,9 +117,7 @@ def test_publishing_settles_at_once_whatever_was_there(inventory: list[Inventory
 
 @given(st.lists(inventories(), min_size=1, max_size=4), st.data())
 @settings(max_examples=40)
-def test_devices_that_stay_in_their_slices_are_all_published_once(
-    inventory: list[Inventory], data: st.DataObject
-) -> None:
+def test_every_device_is_published_once_and_stays_in_its_slice(inventory: list[Inventory], data: st.DataObject) -> None:
     shelf = SliceShelf()
     _clutter(shelf, data)
     for one in inventory:
@@ -143,7 +141,7 @@ def _name(device: Device) -> str:
 
 @given(inventories(), st.integers(0, 3))
 @settings(max_examples=30)
-def test_lost_slices_are_made_again_under_a_newer_generation(inventory: Inventory, lost: int) -> None:
+def test_lost_slices_are_created_again_with_a_newer_generation(inventory: Inventory, lost: int) -> None:
     shelf = SliceShelf()
     specs = slices(inventory)
     shelf.publish(specs)
@@ -155,7 +153,7 @@ def test_lost_slices_are_made_again_under_a_newer_generation(inventory: Inventor
 
 
 def _clutter(shelf: SliceShelf, data: st.DataObject) -> dict[str, Any]:
-    """File slices of ours under odd names and generations, and foreign ones; the foreign ones by name."""
+    """Add slices of ours with odd names and generations, and foreign ones; return the foreign ones by name."""
     foreign = {}
     mine = ResourceSliceSpec(driver="dra.cpu", node_name="node-a", pool=ResourcePool(name="node-a"))
     for index in range(data.draw(st.integers(0, 5))):

@@ -1,4 +1,4 @@
-"""A node is chosen by groups of nodes that are kept up to date: the one that looking at every node for a pod gives."""
+"""Choosing a node by incrementally updated groups of nodes gives the same as checking every node for each pod."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NAMESPACES = ["blue", "green"]
 
 
 def _documents(cluster: RandomCluster) -> tuple[list[Document], list[Document]]:
-    """The cluster with the claims of its pods, and the pods in the order in which they come."""
+    """The cluster with its pods' claims, and the pods in order of creation."""
     nodes = cluster.nodes()
     documents = [*nodes, *cluster.classes(), *cluster.slices(nodes), *cluster.rules(nodes)]
     for namespace in _NAMESPACES:
@@ -40,20 +40,20 @@ def _documents(cluster: RandomCluster) -> tuple[list[Document], list[Document]]:
     pods = []
     for more, pod in cluster.pods(_NAMESPACES):
         documents += more
-        # A pod that is made up at random may break a rule of the API server.
+        # A random pod may break a rule of the API server.
         if not any(pod_amount_errors(decode(SchedulingPod, pod))):
             pods.append(pod)
     return documents, pods
 
 
 def _said(choice: PodChoice) -> object:
-    """What people and programs are told; the ids of shares are drawn."""
+    """What people and programs see; the ids of shares are random."""
     return (
         choice.node,
         choice.best,
         choice.problem,
         choice.message,
-        # How many nodes are alike is the group's to say; one that is looked at by itself counts as one.
+        # The size of a group is the group's to say; a node that is checked alone counts as one.
         [replace(group, nearest=replace(group.nearest, count=1)) for group in choice.groups],
         [_devices(outcome) for outcome in choice.outcomes],
     )
@@ -64,12 +64,12 @@ def _devices(outcome: Outcome) -> object:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_groups_of_nodes_choose_as_looking_at_every_node_does(seed: int) -> None:
+def test_choosing_by_groups_gives_the_same_as_checking_every_node(seed: int) -> None:
     cluster, dice = RandomCluster(seed), random.Random(seed)
     documents, pods = _documents(cluster)
     features = Features.of(RELEASES["1.37"], {})
     dump = read_dump([SourceDocument("case", index, each) for index, each in enumerate([*documents, *pods])])
-    # The one that looks at every node takes all devices for different ones, too.
+    # The slow one also treats all devices as different.
     fast, slow = (
         Scheduler(
             Allocator(
@@ -80,7 +80,7 @@ def test_groups_of_nodes_choose_as_looking_at_every_node_does(seed: int) -> None
     )
     states = [ClusterState.of(dump, features)]
     for number, pod in enumerate([*dump.waiting] * 3):
-        # Mostly the newest state, now and then one from before, or one from which pods have gone.
+        # Mostly the newest state, sometimes an older one, or one without some of its pods.
         state = states[-1] if dice.random() < 0.8 else dice.choice(states)
         if dice.random() < 0.2 and state.demands:
             state = state.without_pods(frozenset(dice.sample(list(state.demands), 1)))
@@ -108,7 +108,7 @@ def _outcomes(scenario: Scenario, features: Features, *, announced: bool) -> lis
 
 
 @pytest.mark.parametrize("release", ["1.34", "1.36", "1.37"])
-def test_what_no_claim_looks_at_changes_no_answer(release: str) -> None:
+def test_attributes_that_no_claim_reads_change_no_answer(release: str) -> None:
     for scenario in scenarios(RELEASES[release], range(60)):
         features = Features.of(RELEASES[release], scenario.gates)
         known, unknown = (_outcomes(scenario, features, announced=announced) for announced in (True, False))

@@ -30,7 +30,7 @@ SOURCES = {
 
 @st.composite
 def contradictory_machines(draw: st.DrawFn) -> dict[str, str]:
-    """Files in which every CPU says what it likes."""
+    """Files in which every CPU reports arbitrary values."""
     files = {}
     if draw(st.booleans()):
         files[f"{CPU}/online"] = str(CPUSet(draw(st.sets(st.integers(0, 9), min_size=1))))
@@ -64,7 +64,7 @@ def assert_hangs_together(topology: Topology) -> None:
 
 @given(contradictory_machines())
 @settings(max_examples=60)
-def test_whatever_the_files_say_every_online_cpu_has_one_place(files: dict[str, str]) -> None:
+def test_every_online_cpu_has_one_place_whatever_the_files_say(files: dict[str, str]) -> None:
     topology = read_topology(machine(files))
     assert_hangs_together(topology)
     told = files.get(f"{CPU}/online")
@@ -74,7 +74,7 @@ def test_whatever_the_files_say_every_online_cpu_has_one_place(files: dict[str, 
 
 @given(*(st.integers(1, 4) for _ in range(5)))
 @settings(max_examples=30)
-def test_a_description_is_read_back_number_for_number(
+def test_a_description_reads_back_with_the_same_numbers(
     sockets: int, numa: int, l3: int, cores: int, threads: int
 ) -> None:
     description = f"sockets={sockets},numa={numa},l3={l3},cores={cores},threads={threads}"
@@ -91,7 +91,7 @@ def test_a_description_is_read_back_number_for_number(
 
 @given(st.integers(1, 2), st.integers(1, 3), st.integers(1, 6), st.integers(1, 3), st.integers(60, 130), st.data())
 @settings(max_examples=30)
-def test_a_picture_shows_every_cpu_once_and_every_holder(  # noqa: PLR0917 - hypothesis fills them
+def test_a_picture_shows_every_cpu_once_with_every_holder(  # noqa: PLR0917 - hypothesis fills them
     sockets: int, numa: int, cores: int, threads: int, width: int, data: st.DataObject
 ) -> None:
     topology = read_topology(open_machine(f"sockets={sockets},numa={numa},cores={cores},threads={threads}"))
@@ -114,7 +114,7 @@ def test_a_picture_shows_every_cpu_once_and_every_holder(  # noqa: PLR0917 - hyp
     st.text("./abcdef-linksy", max_size=20),
 )
 @settings(max_examples=100)
-def test_no_link_leads_out_of_the_tree(links: dict[str, str], asked: str) -> None:
+def test_links_never_lead_out_of_the_tree(links: dict[str, str], asked: str) -> None:
     root = machine({"sys/file": "x"}, links)
     for path in (asked, *links):
         try:

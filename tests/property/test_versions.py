@@ -1,4 +1,4 @@
-"""Versions of a mapping are what dictionaries would be, in whatever order they are made and looked at."""
+"""Versions of a mapping behave like dictionaries, in whatever order they are made and read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dranode.sim.scheduler.versions import VersionedMap
 
 _KEYS = st.integers(0, 6)
-# A step: of which version so far the next one is made, what it has, what it lacks, and which two are looked at then.
+# A step: the version that the next one is made from, its new entries, its removed keys, and two versions to compare.
 _STEPS = st.lists(
     st.tuples(
         st.integers(0, 99),
@@ -21,7 +21,7 @@ _STEPS = st.lists(
 
 
 @given(st.dictionaries(_KEYS, st.integers()), _STEPS)
-def test_every_version_stays_as_it_is(
+def test_a_version_never_changes(
     start: dict[int, int], steps: list[tuple[int, dict[int, int], set[int], tuple[int, int]]]
 ) -> None:
     versions = [(VersionedMap(start), dict(start))]
@@ -46,7 +46,7 @@ def test_mappings_of_different_origin_are_not_compared() -> None:
     assert VersionedMap({1: 1}).differing(VersionedMap({1: 1})) is None
 
 
-def test_going_through_one_version_while_another_is_looked_at_yields_its_own_entries() -> None:
+def test_iterating_over_one_version_while_another_is_read_yields_its_own_entries() -> None:
     first = VersionedMap({1: "a", 2: "b"})
     second = first.replaced({2: "c", 3: "d"}, without=[1])
     seen = []

@@ -1,9 +1,9 @@
-"""`make bench-peer`: this driver and dra-driver-cpu side by side, on the way of every pod.
+"""`make bench-peer`: compares this driver with dra-driver-cpu, doing what every pod causes.
 
 python -m tests.bench.peer                     both, in turn, if dra-driver-cpu can be built by its package's name
 python -m tests.bench.peer --peer PROGRAM      both, the other as a program that was built before
 python -m tests.bench.peer --only start        one part: start, calls, records, pods, nri, rest, floor, growth, memory
-python -m tests.bench.peer --python PYTHON     this driver as another environment has it than one in the image's form
+python -m tests.bench.peer --only start        one part: start, calls, records, pods, nri, rest, floor, growth, memory
 
 Both run as their DaemonSets run them: connected by TLS to an API server in another process, pinning for a container
 runtime in a third, with metrics on; each call comes from this process over kubelet's socket. It needs root, since each
@@ -42,26 +42,26 @@ _MACHINE = "sockets=2,cores=16,threads=2"
 _LARGE = "sockets=8,cores=80,threads=2"
 _LARGE_CPUS = 1280
 _CONTAINERS = 500
-# Of a round, so that a pod's claims all fit on the machine.
+# The claims of a round: few enough that a pod's claims all fit on the machine.
 _CLAIMS = 8
 _GROWN = (1000, 10_000)
 _MANY = 100_000
-# Parts that measure this driver alone: what is its own, and what would take the other hours at 5 requests a second.
+# Parts that measure this driver alone: internals, and what would take the other hours at 5 requests a second.
 _ALONE = ("floor", "growth", "memory")
-# How many processes are compared with as many others: two with the same records differ by up to a tenth, since their
+# How many processes of each kind are compared. Two processes with the same records differ by up to a tenth, since their
 # memory and the inodes of their files lie elsewhere.
 _PROCESSES = 3
-# Of a CPU, for work that no call asked for. Looking into what lay there at its start, a driver uses half a percent.
+# The share of a CPU for work without calls. A driver that checks the files found at its start uses 0.5 %.
 _CALM = 0.001
-# Rounds of containers that are created: after a minute this driver connects anew, since a runtime without updates
-# out of turn has not had all masks for so long, and the benchmark's runtime takes one connection.
+# Rounds of created containers. After a minute this driver reconnects, since a runtime without unsolicited updates has
+# not received all masks for that long, and the benchmark's runtime accepts one connection.
 _CREATING = 15
-# dra-driver-cpu asks the API server 5 times a second, after 10 that it asks at once: a round waits until it may again.
+# dra-driver-cpu sends 5 API requests a second after a burst of 10: a round waits until the burst is available again.
 _REFILL = 1.7
 
 T = TypeVar("T")
 
-# What was measured, by driver, one figure a round.
+# The figures of each measurement by driver, one for each round.
 Figures = dict[str, dict[str, list[float]]]
 
 
@@ -98,16 +98,16 @@ class Bench:
         self.figures: Figures = {}
 
     def note(self, what: str, name: str, value: float) -> None:
-        """One more figure of a driver."""
+        """Add a figure of a driver."""
         self.figures.setdefault(what, {}).setdefault(name, []).append(value)
 
     # --- parts ---
 
     def start(self) -> None:
-        """Exec to GetInfo's answer and to the first Prepare's, connected; memory afterwards."""
+        """From exec to GetInfo's answer and to the first Prepare's, connected; then the memory."""
         machine = _machine(self.folder / "machine", _MACHINE)
         with api_server(_claims(1)) as api:
-            # The first start of each compiles and fills the page cache.
+            # The first start of each compiles modules and fills the page cache.
             for number in range(max(3, self.rounds // 2) + 1):
                 for name, command in in_turn(self.drivers, number):
                     folder = self.folder / f"start-{name}-{number}"
@@ -123,7 +123,7 @@ class Bench:
                         self.note("resident, MiB", name, resident(driver.pid))
 
     def rest(self) -> None:
-        """Wake-ups and CPU while nothing happens, connected and synchronized."""
+        """Wake-ups and CPU at rest, connected and synchronized."""
         machine = _machine(self.folder / "machine", _MACHINE)
         with api_server(_claims(1)) as api, contextlib.ExitStack() as stack:
             drivers = self._all(stack, "rest", machine, api, containers=_CONTAINERS)
@@ -146,7 +146,7 @@ class Bench:
                     self._rounds(_alone(drivers), f"{containers} containers", range(_CLAIMS))
 
     def records(self) -> None:
-        """The same with claims on record, each with its container among 500 shared ones."""
+        """The same with claims on record, whose containers are among 500 shared ones."""
         machine = _machine(self.folder / "large", _LARGE)
         cpus = [str(number + 2) for number in range(_LARGE_CPUS - 2)]
         claims = [claim(number, "cpudevmachine", 1, cpu) for number, cpu in enumerate(cpus)]
@@ -160,7 +160,7 @@ class Bench:
                     self._rounds(_alone(drivers), f"{count} on record", range(1000, 1000 + _CLAIMS))
 
     def pods(self) -> None:
-        """A pod of eight claims, the API server answering at once, in 2 and in 10 ms."""
+        """A pod of eight claims, with an API server that answers at once, after 2 ms and after 10 ms."""
         machine = _machine(self.folder / "machine", _MACHINE)
         with api_server(_claims(_CLAIMS)) as api, contextlib.ExitStack() as stack:
             drivers = self._all(stack, "pods", machine, api, containers=_CONTAINERS)
@@ -194,7 +194,7 @@ class Bench:
                         driver.unprepare((number,))
 
     def floor(self) -> None:
-        """What no driver can do without, in microseconds: the parts of a Prepare, taken in turn with it."""
+        """What every Prepare needs at least, in microseconds: its parts, measured in turn with the whole."""
         machine = _machine(self.folder / "machine", _MACHINE)
         kubeconfig = self.folder / "kubeconfig"
         with api_server(_claims(1)) as api, contextlib.ExitStack() as stack:
@@ -216,7 +216,7 @@ class Bench:
                 driver.unprepare((0,))
 
     def growth(self) -> None:
-        """Restart, reboot and calls with 1,000 and 10,000 claims on record, beside an empty ledger."""
+        """Restart, reboot and calls with 1,000 and 10,000 claims on record, compared with an empty ledger."""
         machine = _machine(self.folder / "large", _LARGE)
         cpus = range(2, _LARGE_CPUS - _CLAIMS)
         free = range(_LARGE_CPUS - _CLAIMS, _LARGE_CPUS)
@@ -227,7 +227,7 @@ class Bench:
                 seed(folders["grown"] / "kubelet" / "plugins" / "dra.cpu", count, cpus)
                 specs = {folders["grown"].name: count, folders["empty"].name: 0}
                 for folder in folders.values():
-                    # The first start of all writes the specs of claims that never had any, however long that takes.
+                    # The very first start writes the specs of all claims, however long that takes.
                     with self._serving(command, folder, machine, api, group_by="machine"):
                         _until_written(folder / "cdi", specs[folder.name])
                 for number in range(max(3, self.rounds // 2)):
@@ -252,7 +252,7 @@ class Bench:
                 self._grown_calls(command, count, machine, api, cpus)
 
     def _grown_calls(self, command: Command, count: int, machine: Path, api: Api, cpus: Sequence[int]) -> None:
-        """Calls with so many claims on record and with none, once all drivers have looked into what they found."""
+        """Calls with `count` claims on record and with none, after all drivers have checked their existing files."""
         with contextlib.ExitStack() as stack:
             drivers: dict[str, list[Driver]] = {"grown": [], "empty": []}
             for number in range(_PROCESSES):
@@ -296,7 +296,7 @@ class Bench:
                     for call, ask in (("Prepare", driver.prepare), ("Unprepare", driver.unprepare)):
                         before = driver.usage()
                         took.setdefault((call, name), []).extend(ask((claim,)) for claim in numbers)
-                        # What a driver does after its answer is part of what a call costs.
+                        # The driver's work after its answer is part of a call's cost.
                         time.sleep(0.05)
                         used.setdefault((call, name), []).append(driver.usage().since(before))
             if number < 2:
@@ -308,7 +308,7 @@ class Bench:
                 self.note(f"{call}, {case}: CPU a call, us", name, sum(each.cpu for each in uses) / len(taken))
                 switches = sum(each.switches for each in uses)
                 self.note(f"{call}, {case}: switches a call", name, switches / len(taken))
-        # Of all rounds together, since those of one are too few.
+        # The p99 is over all rounds, since one round has too few calls.
         for (call, name), taken in every.items():
             self.note(f"{call}, {case}: p99, ms", name, statistics.quantiles(taken, n=100, method="inclusive")[-1])
 
@@ -364,7 +364,7 @@ class Bench:
 
 
 def in_turn(each: Mapping[str, T], number: int) -> Iterator[tuple[str, T]]:
-    """Items in an order that another one begins in every round: after a pause the first finds all caches cold."""
+    """Yield the items, beginning with another one in every round, since the first item finds all caches cold."""
     names = tuple(each)
     first = number % len(names)
     for name in (*names[first:], *names[:first]):
@@ -376,7 +376,7 @@ def _alone(drivers: Mapping[str, tuple[Driver, Runtime]]) -> dict[str, tuple[Dri
 
 
 def _until_written(folder: Path, files: int) -> float:
-    """Milliseconds until so many files are there."""
+    """Wait until `files` files exist; return the milliseconds."""
     began = time.perf_counter()
     while len(tuple(folder.iterdir())) < files:
         time.sleep(0.1)
@@ -384,7 +384,7 @@ def _until_written(folder: Path, files: int) -> float:
 
 
 def _until_calm(driver: Driver) -> None:
-    """Wait until a driver has looked into the files that it found at its start, which it does a few at a time."""
+    """Wait until a driver has checked all files found at its start, which it does a few at a time."""
     seconds = 3
     while True:
         before = driver.usage()
@@ -401,7 +401,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def draw(figures: Figures, names: Sequence[str]) -> None:
-    """Print what was measured, and the ratio to the peer if there is one."""
+    """Print the figures, and the ratio to the peer if there is one."""
     table = Table(box=None, pad_edge=False)
     table.add_column("what")
     for name in (*names, "ratio", "quartiles"):
@@ -416,7 +416,7 @@ def draw(figures: Figures, names: Sequence[str]) -> None:
 
 
 def _built() -> Path | None:
-    """Return dra-driver-cpu's program, built if need be; None with a word on stderr where it cannot be had."""
+    """Build dra-driver-cpu if need be and return the program; None with a message on stderr if that fails."""
     try:
         return go_program(CPU_DRIVER, CPU_DRIVER_VERSION, CACHE / "dra-driver-cpu")
     except NoProgramError as error:
@@ -425,7 +425,7 @@ def _built() -> Path | None:
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the requested parts."""
     parts = ("start", "calls", "records", "pods", "nri", "rest", "floor", "growth", "memory")
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peer")
     parser.add_argument("--peer", type=Path, help="the program dracpu of dra-driver-cpu; built by its name without it")
@@ -448,7 +448,7 @@ def main() -> None:
 
 
 def _measure(part: str, drivers: Mapping[str, Command], rounds: int, folder: Path) -> None:
-    """Run a part and print what it found."""
+    """Run a part and print its figures."""
     with (
         tempfile.TemporaryDirectory(dir=folder, prefix="dra-") as name,
         tempfile.TemporaryDirectory(dir="/dev/shm", prefix="dra-") as memory,

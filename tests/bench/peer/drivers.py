@@ -1,7 +1,7 @@
-"""The two drivers as their DaemonSets run them, and kubelet's calls to either.
+"""The two drivers as their DaemonSets run them, and kubelet's calls to them.
 
-Each runs in a mount namespace of its own, in which `/run` is empty but for the folders of CDI and NRI and the service
-account, and `/sys/devices/system` is the made-up machine's: all are found at fixed places, as in a pod. CDI specs lie
+Each runs in a mount namespace of its own. In it `/run` is empty except for the folders of CDI, NRI and the service
+account, and `/sys/devices/system` is the made-up machine's. All of these have fixed paths, as in a pod. CDI specs are
 in memory, as on a host.
 """
 
@@ -28,9 +28,9 @@ from tests.bench.peer.surroundings import Api, uid
 from tests.bench.peer.usage import Usage, usage
 
 _SECONDS = 60
-# Those of the image, as the Dockerfile sets them, and of deploy/daemonset.yaml.
+# The variables of the image, from the Dockerfile, and of deploy/daemonset.yaml.
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072", "DRANODE_LOG_FORMAT": "json"}
-# Short, so that the sockets in the folders of this benchmark have names that a socket may have.
+# Short, so that the paths of this benchmark's sockets are within the limit.
 _POD = "0f3c7f0c"
 _NAMESPACE = """
 pod=/run/secrets/kubernetes.io/serviceaccount
@@ -39,17 +39,17 @@ mount --bind "$1/machine/sys/devices/system" /sys/devices/system &&
 mount --bind "$1/cdi" /run/cdi && mount --bind "$1/nri" /run/nri && shift && exec "$@"
 """
 
-# As the program `dranode` calls it.
+# What the console script `dranode` runs.
 _PROGRAM = "from dranode.driver.cli import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a driver is called.
+    """How a driver is started.
 
     Attributes:
-        arguments: its command line, of the folder in which it works and its group of devices.
-        environment: its variables.
+        arguments: its command line, from its folder and its group of devices.
+        environment: its environment variables.
     """
 
     arguments: Callable[[Path, str], Sequence[str]]
@@ -57,8 +57,8 @@ class Command:
 
 
 def dranode(python: Path) -> Command:
-    """This project's driver, as the environment of this interpreter has it."""
-    # Another environment has bytecode of its own, and an empty prefix is none.
+    """This project's driver, in the environment of a Python interpreter."""
+    # Another environment has its own bytecode, so the prefix is unset, which an empty value does.
     own = {} if python == Path(sys.executable) else {"PYTHONPYCACHEPREFIX": ""}
 
     def arguments(folder: Path, group_by: str) -> Sequence[str]:
@@ -71,7 +71,7 @@ def dranode(python: Path) -> Command:
 
 
 def peer(program: Path) -> Command:
-    """dra-driver-cpu, as a program of these options."""
+    """dra-driver-cpu, as a program with these options."""
 
     def arguments(folder: Path, group_by: str) -> Sequence[str]:
         host = [str(program), "--kubeconfig", str(folder / "kubeconfig")]
@@ -83,11 +83,11 @@ def peer(program: Path) -> Command:
 
 @dataclass(slots=True)
 class Driver:
-    """A driver that serves.
+    """A running driver.
 
     Attributes:
-        pid: its process.
-        started: how it came up.
+        pid: its process ID.
+        started: its start-up times.
     """
 
     pid: int
@@ -96,21 +96,21 @@ class Driver:
     _unprepare: Callable[..., Any]
 
     def prepare(self, numbers: Sequence[int]) -> float:
-        """Milliseconds of a call that prepares these claims."""
+        """Prepare these claims in one call; return the milliseconds."""
         return _timed(self._prepare, dra.NodePrepareResourcesRequest(claims=_claims(numbers)))
 
     def unprepare(self, numbers: Sequence[int]) -> float:
-        """Milliseconds of a call that takes them back."""
+        """Unprepare these claims in one call; return the milliseconds."""
         return _timed(self._unprepare, dra.NodeUnprepareResourcesRequest(claims=_claims(numbers)))
 
     def usage(self) -> Usage:
-        """What it has used so far."""
+        """Return its usage so far."""
         return usage(self.pid)
 
 
 @dataclass(slots=True)
 class Started:
-    """How a driver came up: milliseconds since exec, and of CPU, until it was known and until the first Prepare."""
+    """Start-up times: milliseconds since exec, and of CPU, until GetInfo's answer and until the first Prepare's."""
 
     info: float
     info_cpu: float
@@ -135,7 +135,7 @@ def _timed(call: Callable[..., Any], request: Any) -> float:
 def serving(
     command: Command, folder: Path, machine: Path, api: Api, *, group_by: str, first: Sequence[int]
 ) -> Iterator[Driver]:
-    """A driver that has been registered as by kubelet, and has prepared the claims `first` in its first call."""
+    """Run a driver, register it as kubelet does, and prepare the claims `first` in its first call."""
     (folder / "kubelet" / "plugins_registry").mkdir(parents=True, exist_ok=True)
     (folder / "nri").mkdir(exist_ok=True)
     if not (folder / "cdi").exists():
@@ -178,7 +178,7 @@ def _environment(api: Api, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _registered(process: subprocess.Popen[bytes], folder: Path, began: float) -> tuple[Started, str]:
-    """How it came up, and the socket that it names, as kubelet learns of it."""
+    """Return the start-up time until GetInfo's answer, and the socket that the answer names."""
     ends = time.monotonic() + _SECONDS
     registry = folder / "kubelet" / "plugins_registry"
     while not (sockets := tuple(registry.glob("*.sock"))):

@@ -1,7 +1,7 @@
-"""Claims on record, many of them, and what should not grow with them: cost of a call, start, memory.
+"""Many claims on record, and what should not grow with them: the cost of a call, the start, memory.
 
-Records come into the ledger by the driver's own code, since the API servers' clients of both drivers would take hours.
-Above the CPUs of the machine they are of claims with admin access, which hold nothing.
+Records are written with the driver's own code, since both drivers' API clients would need hours. Once every CPU of the
+machine has its claim, the other claims have admin access and hold nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.bench.peer.drivers import Driver
 from tests.bench.peer.surroundings import claim, uid
 from tests.bench.peer.usage import resident
 
-# Numbers of the claims on record, out of the way of those that are asked for.
+# The first number of the claims on record; the claims of calls have lower numbers.
 FIRST = 100_000
 _AT_ONCE = 50
 
@@ -51,7 +51,7 @@ def _record(number: int, cpu: int | None) -> Record:
 
 
 def seed(data: Path, count: int, cpus: Sequence[int]) -> None:
-    """Put so many claims on record in a driver's folder; the first of them hold these CPUs, one each."""
+    """Put `count` claims on record in a driver's folder; the first ones hold one of these CPUs each."""
     data.mkdir(parents=True)
     ledger = Ledger(data / "ledger.db")
     with ledger.transaction():
@@ -60,7 +60,7 @@ def seed(data: Path, count: int, cpus: Sequence[int]) -> None:
 
 
 def churn(driver: Driver, count: int, note: Callable[[str, float], None]) -> None:
-    """Prepare and unprepare so many claims, and note the memory that the driver has before, half-way and afterwards."""
+    """Prepare and unprepare `count` claims; record the driver's memory before, half-way and afterwards."""
     for begin in range(0, count, _AT_ONCE):
         if begin in (_AT_ONCE * 20, count // 2):
             time.sleep(2)
@@ -73,5 +73,5 @@ def churn(driver: Driver, count: int, note: Callable[[str, float], None]) -> Non
 
 
 def many_claims(count: int, cpus: Sequence[int]) -> list[dict[str, Any]]:
-    """Return claims of one CPU each, of which any fifty that follow each other may be prepared at a time."""
+    """Return claims for one CPU each; any fifty consecutive ones can be prepared at the same time."""
     return [claim(number, "cpudevmachine", 1, str(cpus[number % _AT_ONCE])) for number in range(count)]

@@ -1,6 +1,6 @@
-"""This project installed as the Dockerfile installs it, without an engine for images.
+"""Installs this project as the Dockerfile does, without an image engine.
 
-What runs from a checkout finds each module by an import hook.
+In a checkout an import hook finds the modules, which costs time.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Final
 _ROOT: Final = Path(__file__).parents[3]
 _PARTS: Final = ("api", "cdi", "proto", "driver", "cpu", "gpu", "memory", "show", "sim", "sanity", "tools")
 _FILES: Final = ("pyproject.toml", "README.md", "LICENSE")
-# Distributions compile theirs with profile and link-time optimization, as the image's is compiled.
+# Distributions compile their interpreters with profile-guided and link-time optimization, as the image's is compiled.
 _SYSTEM: Final = "/usr/bin/python3"
 _NEW_ENOUGH: Final = "import sys; sys.exit(sys.version_info < (3, 11))"
 
 
 def image_form(folder: Path) -> Path:
-    """Make such an environment in a folder; its interpreter.
+    """Make this environment in a folder; return its interpreter.
 
     Raises:
-        RuntimeError: a step fails; with what it printed.
+        RuntimeError: a step fails; the message has its output.
     """
     uv = str(Path(sys.executable).with_name("uv"))
     environment, source, wheels = folder / "environment", folder / "source", folder / "wheels"

@@ -1,4 +1,4 @@
-"""What no driver's Prepare can do without: a gRPC exchange, a GET, a durable commit and two small files."""
+"""What every driver's Prepare needs: a gRPC exchange, a GET, a durable commit and two small files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BODY: Final = b"x" * 600
 
 @contextlib.contextmanager
 def echo(folder: Path) -> Iterator[Callable[[int], None]]:
-    """Yield a call of NodePrepareResources that grpcio's server answers without doing anything."""
+    """Yield a NodePrepareResources call to a grpcio server that does nothing."""
     device = api.Device(request_names=["r"], pool_name="node", device_name="cpudevmachine", cdi_device_ids=["k/c=d"])
 
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
@@ -48,7 +48,7 @@ def echo(folder: Path) -> Iterator[Callable[[int], None]]:
 
 
 def get(kubeconfig: Path) -> Callable[[int], None]:
-    """Return a GET of the first claim on a kept connection."""
+    """Return a GET of the first claim on a persistent connection."""
     client = Client(Connection(Credentials(str(kubeconfig))))
     request = APIRequest("GET", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/claim-0", "get the claim")
 
@@ -61,7 +61,7 @@ def get(kubeconfig: Path) -> Callable[[int], None]:
 
 @contextlib.contextmanager
 def commit(folder: Path) -> Iterator[Callable[[int], None]]:
-    """Yield a durable commit of one row in SQLite."""
+    """Yield a durable commit of one SQLite row."""
     db = sqlite3.connect(folder / "floor.db", isolation_level=None)
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=FULL")
@@ -77,7 +77,7 @@ def commit(folder: Path) -> Iterator[Callable[[int], None]]:
 
 
 def files(folder: Path) -> Callable[[int], None]:
-    """Return what writes and renames two small files, without flushing them."""
+    """Return a function that writes and renames two small files without flushing them."""
 
     def once(number: int) -> None:
         for file in ("spec", "metadata"):

@@ -1,6 +1,6 @@
-"""What stands around a driver, each in a process of its own: an API server with TLS and a container runtime's NRI.
+"""A driver's peers, each in its own process: an API server with TLS, and a container runtime's NRI.
 
-Both do next to nothing themselves, so that what is measured is the driver.
+Both do next to nothing, so that the driver is what is measured.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def claim(number: int, device: str, cpus: int, cpuset: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An API server that listens."""
+    """A running API server."""
 
     port: int
     pid: int
@@ -70,22 +70,22 @@ class Api:
 
     def kubeconfig(self, path: Path) -> str:
         """Write a kubeconfig for it."""
-        return ApiServer(**TLS, _port=self.port).kubeconfig(path, token="token")  # noqa: S106 - anybody may know it
+        return ApiServer(**TLS, _port=self.port).kubeconfig(path, token="token")  # noqa: S106 - not a secret
 
     def account(self, folder: Path) -> None:
-        """Lay out a pod's service account for it."""
+        """Write a pod's service account for it."""
         folder.mkdir(exist_ok=True)
         (folder / "token").write_text("token")
         (folder / "ca.crt").write_bytes((CERTIFICATES / "ca.crt").read_bytes())
 
     def answer_after(self, seconds: float) -> None:
-        """Answer claims that much later from now on."""
+        """From now on, delay the answers for claims by `seconds`."""
         self._delay.value = seconds
 
 
 @contextlib.contextmanager
 def api_server(claims: list[dict[str, Any]]) -> Iterator[Api]:
-    """A server of these claims; what is asked of anything else comes to nothing, with a word to be quiet."""
+    """A server with these claims; every other request gets an empty answer that asks the client to slow down."""
     answers = {_ROOT + each["metadata"]["name"]: _answer(each) for each in claims}
     answers |= {f"{path}/status": _answer({}) for path in tuple(answers)}
     versions = [{"groupVersion": "resource.k8s.io/v1", "version": "v1"}]
@@ -138,22 +138,22 @@ def _serve(answers: dict[str, bytes], listener: socket.socket, delay: Any) -> No
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A runtime that a driver connects to as an NRI plug-in."""
+    """A runtime to which a driver connects as an NRI plug-in."""
 
     _pipe: Any
 
     def until_synchronized(self) -> None:
-        """Wait for the driver, which is told of all containers then.
+        """Wait until the driver has connected and was synchronized with all containers.
 
         Raises:
-            RuntimeError: it does not come.
+            RuntimeError: it does not connect.
         """
         if not self._pipe.poll(60):
             raise RuntimeError("the driver does not connect to the runtime")
         self._pipe.recv()
 
     def create(self, number: int, cpus: str) -> float:
-        """Milliseconds of CreateContainer for a container of claim `number`; it is removed again afterwards."""
+        """Create a container of claim `number` and remove it again; return the milliseconds of CreateContainer."""
         self._pipe.send((number, cpus))
         took, problem = self._pipe.recv()
         if problem:
@@ -163,8 +163,8 @@ class Runtime:
 
 @contextlib.contextmanager
 def runtime(path: Path, containers: int, claimed: dict[int, str]) -> Iterator[Runtime]:
-    """A runtime with shared containers, and one for each claim of `claimed` with its CPUs."""
-    # Of a runtime that was killed.
+    """A runtime with shared containers, and one container for each claim in `claimed`, with its CPUs."""
+    # The socket of a killed runtime.
     path.unlink(missing_ok=True)
     here, there = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_run, args=(str(path), containers, claimed, there), daemon=True)
@@ -184,7 +184,7 @@ def _claimed(number: int, cpus: str) -> nri.Container:
     return container(f"c-{number}", f"pod-{number}", env, cpus, state=nri.CONTAINER_RUNNING, cdi=[device])
 
 
-# What kubelet gives an ordinary container: a few dozen service variables.
+# What kubelet sets for an ordinary container: a few dozen service variables.
 _ENV = tuple(f"SERVICE_{n}_PORT_443_TCP_ADDR=10.0.{n}.1" for n in range(40))
 
 
@@ -195,7 +195,7 @@ def _run(path: str, count: int, claimed: dict[int, str], pipe: Any) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        # A driver connects again if CPU sets stay wrong, as those of `claimed` are until their claims are prepared.
+        # A driver reconnects while masks stay wrong, as those of `claimed` do until their claims are prepared.
         while True:
             with contextlib.suppress(OSError), listener.accept()[0] as sock:
                 _serve_nri(sock, pods, listed, pipe)
@@ -225,6 +225,6 @@ def _created(peer: FakeRuntime, number: int, cpus: str) -> tuple[float, str]:
         body = nri.StateChangeEvent(event=nri.REMOVE_CONTAINER, pod=its_pod, container=made)
         peer.call("StateChange", body)
         peer.call("StateChange", nri.StateChangeEvent(event=nri.REMOVE_POD_SANDBOX, pod=its_pod))
-    except Exception as error:  # noqa: BLE001 - told at the other end
+    except Exception as error:  # noqa: BLE001 - reported on the other side
         return 0.0, f"{type(error).__name__}: {error}"
     return took, ""

@@ -1,4 +1,4 @@
-"""What the kernel says that a process has used: time on a CPU and turns given up, of all its threads."""
+"""What a process has used according to the kernel: CPU time and context switches of all its threads."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used so far.
+    """A process's usage so far.
 
     Attributes:
         cpu: microseconds on a CPU, user and system.
-        switches: voluntary context switches: how often a thread went to sleep.
+        switches: voluntary context switches, that is, how often a thread went to sleep.
     """
 
     cpu: float
     switches: int
 
     def since(self, before: Usage) -> Usage:
-        """What was used between the two."""
+        """The usage between the two."""
         return Usage(self.cpu - before.cpu, self.switches - before.switches)
 
 
 def usage(pid: int) -> Usage:
-    """What the process has used; threads that have ended are left out, which neither driver's do between calls."""
+    """The process's usage. Ended threads are not counted; neither driver ends threads between calls."""
     cpu, switches = 0, 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -41,5 +41,5 @@ def usage(pid: int) -> Usage:
 
 
 def resident(pid: int) -> float:
-    """MiB of memory that the process has now."""
+    """The process's resident memory in MiB."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / _MIB
