@@ -109,7 +109,7 @@ def command(
 
     \b
     Example:
-      kubectl get nodes,pods,namespaces,services,replicasets,statefulsets,priorityclasses,resourceslices,\\
+      kubectl get nodes,pods,namespaces,services,replicasets,statefulsets,daemonsets,priorityclasses,resourceslices,\\
     deviceclasses,resourceclaims,resourceclaimtemplates -A -o json > cluster.json
       dranode fit cluster.json my-pod.yaml --move --add nodes.yaml --drivers cpu,gpu
       dranode fit --context prod my-pod.yaml --how-many
@@ -161,7 +161,7 @@ def _ask(
             progress(f"{len(answers):,} of {len(selected):,} pods placed", len(answers), len(selected))
         progress("looking for changes that make room")
         changes = Changes.of(questions, answers, models, how_many=how_many, evict=evict, move=move)
-    notes = [*read.notes, *cluster_notes(questions.dump)]
+    notes = [*read.notes, *cluster_notes(questions.dump, adds=any(model.copied is None for model in models))]
     if output != "table":
         # Programs get every node for every pod, unlike people. With many of both, that takes hours and too much memory.
         named = len(answers) * len(questions.dump.nodes) <= _MOST_NAMED

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
 from dranode.api.errors import DocumentError, capitalized, number_of
-from dranode.api.resource import ResourceSlice, ResourceSliceSpec
+from dranode.api.resource import ResourceSliceSpec
 from dranode.sim.cluster.node_kinds import NodeKind, node_of, slice_template, stamped
 from dranode.sim.fit.choice import no_choice
+from dranode.sim.fit.daemons import copied_pods, daemons
 from dranode.sim.fit.demand import PodDemand, copy_of
 from dranode.sim.fit.dump import ClusterDump
+from dranode.sim.fit.questions import ClusterQuestions
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
-from dranode.sim.scheduler.documents import SchedulingNode
+from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.snapshot import NodeInfo
 
 LIKE: Final = "like:"
@@ -33,11 +35,14 @@ class NodeModel:
         name: its name in the nodes.yaml.
         node: the node; each copy gets its own name and `kubernetes.io/hostname`.
         slices: templates of the ResourceSlices that it publishes.
+        copied: the pods that each copy has too, beside those of the DaemonSets among the documents; None if it is no
+            copy of a node.
     """
 
     name: str
     node: SchedulingNode
     slices: tuple[ResourceSliceSpec, ...]
+    copied: tuple[SchedulingPod, ...] | None = None
 
     def nodes(self, count: int) -> tuple[SchedulingNode, ...]:
         """Return `count` nodes, named `new-<name>-0` and so on."""
@@ -71,7 +76,7 @@ def model_of_kind(kind: NodeKind, slices: Iterable[ResourceSliceSpec]) -> NodeMo
 
 
 def model_like(name: str, dump: ClusterDump) -> NodeModel:
-    """Return a model of a node of the cluster, without its pods.
+    """Return a model of a node of the cluster, without its pods except those that come with every node.
 
     Raises:
         DocumentError: there is no such node.
@@ -80,18 +85,13 @@ def model_like(name: str, dump: ClusterDump) -> NodeModel:
     if node is None:
         raise DocumentError(f"the documents have no Node {name} to copy")
     slices = [slice_template(slice_.spec) for slice_ in dump.slices if slice_.spec.node_name == name]
-    return NodeModel(f"like-{name}", node, tuple(slices))
+    return NodeModel(f"like-{name}", node, tuple(slices), copied_pods(dump, name))
 
 
 def additions_for(
-    with_slices: Callable[[Iterable[ResourceSlice]], Scheduler],
-    state: ClusterState,
-    pods: Sequence[PodDemand],
-    models: Iterable[NodeModel],
+    questions: ClusterQuestions, state: ClusterState, pods: Sequence[PodDemand], models: Iterable[NodeModel]
 ) -> tuple[Addition, ...]:
     """Return the effect of each model on pods that fit nowhere; a node is added whenever the next pod does not fit.
-
-    `with_slices` returns the scheduler of the cluster with additional slices.
 
     Raises:
         DocumentError: a model lacks the amount of a resource that a pod requests.
@@ -99,26 +99,33 @@ def additions_for(
     added = []
     for model in models:
         _require_amounts(model, pods)
-        nodes = model.nodes(min(len(pods), _MOST_NODES))
-        slices = stamped(model.slices, [node.metadata.name for node in nodes])
-        added.append(_added(with_slices(slices), state, pods, model, nodes))
+        added.append(_added(questions, state, pods, model))
     return tuple(added)
 
 
-def _added(
-    scheduler: Scheduler,
-    state: ClusterState,
-    pods: Sequence[PodDemand],
-    model: NodeModel,
-    nodes: Sequence[SchedulingNode],
-) -> Addition:
+def _with_node(
+    questions: ClusterQuestions, scheduler: Scheduler, model: NodeModel, state: ClusterState, node: SchedulingNode
+) -> ClusterState:
+    """Return the state with a new node and the pods that come with it and fit, which are there before others."""
+    state = state.with_nodes([NodeInfo.of(node)])
+    for demand in daemons(questions.dump, questions.features, node, model.copied or ()):
+        choice = scheduler.choose(state, demand)
+        if choice.node is not None:
+            state = scheduler.bind(state, demand, choice.node, choice.outcomes)
+    return state
+
+
+def _added(questions: ClusterQuestions, state: ClusterState, pods: Sequence[PodDemand], model: NodeModel) -> Addition:
+    nodes = model.nodes(min(len(pods), _MOST_NODES))
+    slices = stamped(model.slices, [node.metadata.name for node in nodes])
+    scheduler = questions.with_slices((*questions.dump.slices, *slices))
     count = 0
     placed: list[str] = []
     unplaced: dict[str, str] = {}
     for demand in pods:
         choice = scheduler.choose(state, demand)
         if choice.node is None and count < len(nodes):
-            larger = state.with_nodes([NodeInfo.of(nodes[count])])
+            larger = _with_node(questions, scheduler, model, state, nodes[count])
             again = scheduler.choose(larger, demand)
             if again.node is None:
                 unplaced[demand.pod.key] = _message_for_one_node(scheduler, larger, demand, nodes[count].metadata.name)

@@ -63,12 +63,7 @@ class Changes:
             {pod.choice.pod: evictions_for(scheduler, pod.before, pod.demand) for pod in stuck if evict},
             {pod.choice.pod: moves_for(scheduler, pod.before, pod.demand) for pod in stuck if move},
             {pod.choice.pod: fragments_of(scheduler, pod.before, pod.demand, pod.placement) for pod in stuck if move},
-            additions_for(
-                lambda slices: questions.with_slices((*questions.dump.slices, *slices)),
-                end,
-                [pod.demand for pod in stuck],
-                models,
-            ),
+            additions_for(questions, end, [pod.demand for pod in stuck], models),
         )
 
 

@@ -48,6 +48,7 @@ LIVE_KINDS: Final = (
     "ReplicationController",
     "ReplicaSet",
     "StatefulSet",
+    "DaemonSet",
     "PriorityClass",
     "DeviceTaintRule",
 )
@@ -74,6 +75,7 @@ class ClusterDump:
         kinds: the kinds that were read or occur in the documents; other kinds may exist in the cluster unseen.
         rules: all DeviceTaintRules.
         groups: all PodGroups.
+        daemon_sets: the documents of all DaemonSets.
     """
 
     nodes: tuple[SchedulingNode, ...]
@@ -87,6 +89,7 @@ class ClusterDump:
     kinds: frozenset[str]
     rules: tuple[DeviceTaintRule, ...] = ()
     groups: Mapping[ClaimKey, PodGroup] = field(default_factory=lambda: MappingProxyType({}))
+    daemon_sets: tuple[SourceDocument, ...] = ()
 
     @property
     def device_claims(self) -> Iterator[DeviceClaim]:
@@ -137,6 +140,7 @@ def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> C
         frozenset([*kinds, *(source.kind for source in sources)]),
         taint_rules(sources),
         by_key(decoded(sources, PodGroup)),
+        tuple(source for source in sources if source.kind == "DaemonSet"),
     )
 
 

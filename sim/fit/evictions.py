@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from dranode.api.documents import encode_json
 from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.fit.daemons import comes_with_node
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
@@ -23,7 +24,6 @@ from dranode.sim.scheduler.documents import SchedulingPod
 
 # After so many sets of pods, the search ends with the best plan so far instead of the smallest.
 _MOST_TRIALS: Final = 20_000
-_MIRROR: Final = "kubernetes.io/config.mirror"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,7 @@ def candidates_by_node(
 
 def may_be_evicted(pod: SchedulingPod, priority: int) -> bool:
     """Return whether a pod may be evicted for a pod of this priority."""
-    stays = any(owner.kind == "DaemonSet" and owner.controller for owner in pod.metadata.owner_references)
-    return pod.priority <= priority and not stays and _MIRROR not in pod.metadata.annotations
+    return pod.priority <= priority and not comes_with_node(pod)
 
 
 _Victims = tuple[str, tuple[PodDemand, ...]]

@@ -13,6 +13,7 @@ from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import notes_on_failure
 from dranode.sim.allocator.features import Features
 from dranode.sim.fit.choice import Placement, PodChoice, RefusalGroup, refusal_groups
+from dranode.sim.fit.daemons import unknown_daemon_sets
 from dranode.sim.fit.demand import PodDemand, demand_of
 from dranode.sim.fit.dump import NEEDED, ClusterDump
 from dranode.sim.fit.scheduler import Scheduler
@@ -28,13 +29,19 @@ _LEAST_PERCENT: Final = 5
 _PLURALS: Final = {"ResourceSlice": "resourceslices", "DeviceClass": "deviceclasses"}
 
 
-def cluster_notes(dump: ClusterDump) -> Iterator[str]:
-    """Yield what the documents lack for complete answers, one sentence each."""
+def cluster_notes(dump: ClusterDump, *, adds: bool = False) -> Iterator[str]:
+    """Yield what the documents lack for complete answers, one sentence each; `adds` is whether nodes are added."""
     node_names = {node.metadata.name for node in dump.nodes}
     missing_nodes = sorted({pod.spec.node_name for pod in dump.pods if pod.spec.node_name} - node_names)
     if missing_nodes:
         nodes = number_of(len(missing_nodes), "node")
         yield f"pods on {nodes} without a Node document are not counted: {_listed(missing_nodes)}"
+    daemon_sets = sorted(map(str, unknown_daemon_sets(dump, dump.pods))) if adds else []
+    if daemon_sets:
+        yield (
+            f"added nodes have no pods of DaemonSets without a document: {_listed(daemon_sets)}; add the output of "
+            "kubectl get daemonsets -A -o yaml"
+        )
     missing = [kind for kind in _PLURALS if kind not in dump.kinds]
     if missing and any(pod.spec.resource_claims for pod in dump.pods):
         plurals = ",".join(_PLURALS[kind] for kind in missing)

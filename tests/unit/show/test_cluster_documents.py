@@ -17,7 +17,7 @@ from tests.fakes.paged_server import PagedServer
 EVERYTHING = (
     *("nodes", "pods", "events", "namespaces", "services", "replicationcontrollers", "replicasets", "statefulsets"),
     *("priorityclasses", "resourceslices", "deviceclasses", "resourceclaims", "resourceclaimtemplates"),
-    "devicetaintrules",
+    *("daemonsets", "devicetaintrules"),
 )
 LIVE = {kind: dict[str, str]() for kind in LIVE_KINDS}
 

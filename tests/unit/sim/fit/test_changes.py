@@ -270,12 +270,7 @@ def test_no_plan_has_fewer_evictions_than_there_are_ways() -> None:
 
 def additions(questions: ClusterQuestions, *models: object) -> list[tuple[str, int, int]]:
     pods = [waiting(questions, pod.key) for pod in questions.dump.waiting]
-    made = additions_for(
-        lambda slices: questions.with_slices((*questions.dump.slices, *slices)),
-        questions.state,
-        pods,
-        models,  # type: ignore[arg-type]
-    )
+    made = additions_for(questions, questions.state, pods, models)  # type: ignore[arg-type]
     return [(each.model, each.count, len(each.unplaced)) for each in made]
 
 
@@ -285,6 +280,45 @@ def test_a_node_like_another_brings_its_devices_and_is_empty() -> None:
     assert additions(questions, model_like("a", questions.dump)) == [("like-a", 3, 0)]
     with pytest.raises(DocumentError, match="the documents have no Node nix"):
         model_like("nix", questions.dump)
+
+
+def daemon_set(**spec: Any) -> Document:
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": pod_document("d", **spec)["spec"]}
+    metadata = {"name": "d", "namespace": "default"}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": {"template": template}}
+
+
+def daemon(**metadata: Any) -> Document:
+    """A pod on `a` that would come back to it at once."""
+    pod = pod_document("d-a", "6", node="a")
+    return {**pod, "metadata": {**pod["metadata"], **metadata}}
+
+
+OF_SET = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "controller": True}]}
+STATIC = {"annotations": {"kubernetes.io/config.mirror": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("documents", "like", "of_catalog"),
+    [
+        ([daemon_set(cpu="6")], 2, 2),
+        ([daemon_set(claims=["t-1"])], 2, 2),
+        ([daemon_set(cpu="6"), daemon(**OF_SET)], 2, 2),
+        ([daemon_set(cpu="6", nodeSelector={"kubernetes.io/hostname": "a"}), daemon(**OF_SET)], 1, 1),
+        ([daemon(**OF_SET)], 2, 1),
+        ([daemon(**STATIC)], 2, 1),
+        ([daemon()], 1, 1),
+    ],
+    ids=["cpus", "devices", "known twice", "for one node alone", "only its pod", "static", "an ordinary pod"],
+)
+def test_pods_of_daemon_sets_are_on_added_nodes_before_others(
+    documents: list[Document], like: int, of_catalog: int
+) -> None:
+    pods = [pod_document(f"w{number}", "1.5", claims=["t-1"], priority=9) for number in range(2)]
+    questions = questions_of(*gpu_nodes(a=2), *bound("p", "a", "gpu-0", "gpu-1"), *documents, *pods)
+    kind = NodeKind(name="bare", allocatable={"cpu": Quantity("8")})
+    bare = model_of_kind(kind, [each.spec for each in questions.dump.slices])
+    assert additions(questions, model_like("a", questions.dump), bare) == [("like-a", like, 0), ("bare", of_catalog, 0)]
 
 
 def test_a_machine_of_a_catalog_takes_what_fits_on_it() -> None:
