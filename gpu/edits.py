@@ -97,7 +97,7 @@ def _by_other_driver(intent: Intent, driver: str | None) -> bool:
 
 
 def _read(root: Root, intent: Intent, node: DeviceEdit) -> DeviceNode | None:
-    path = node.path.lstrip("/")
+    path = _place(root, node.path)
     if not node.needed and device_if_there(root, path) is None:
         return None
     try:
@@ -107,6 +107,22 @@ def _read(root: Root, intent: Intent, node: DeviceEdit) -> DeviceNode | None:
         advice = next((advice for prefix, advice in _ADVICE.items() if node.path.startswith(prefix)), "")
         raise ClaimError(f"GPU {intent.address} needs device node {node.path}, which {missing}; {advice}") from error
     return DeviceNode(path=node.path, type=kind, major=major, minor=minor, permissions=_PERMISSIONS)
+
+
+def _place(root: Root, path: str) -> str:
+    """Return where a device node of the node can be read.
+
+    NVIDIA's module makes no nodes. Those that `nvidia-modprobe` makes in a container, which has loaded the driver, are
+    in that container's `/dev` alone (NVIDIA's GPU operator).
+    """
+    path = path.lstrip("/")
+    roots = (f"{_host(root)}{below}" for below in _DRIVER_ROOTS) if "dev/nvidia" in path else ()
+    return next((place for place in (path, *(f"{below}{path}" for below in roots)) if root.exists(place)), path)
+
+
+def _host(root: Root) -> str:
+    """Return where the node's file system is: at `/host` in a DaemonSet."""
+    return "host/" if root.exists("host/usr") else ""
 
 
 def _nvidia(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
@@ -225,8 +241,6 @@ _ANY_VENDOR: Final[Mapping[GPUMode, Callable[[Root, Intent], Iterable[DeviceEdit
 # update some are gone, and a container with the spec would not start. Without a spec, the libraries of the running
 # driver's version are mounted where glibc searches by default, for Debian's and Red Hat's layout, under the names that
 # programs load (`libcuda.so.1`). So neither a hook nor ldconfig is needed.
-#
-# In a DaemonSet the node's file system is expected at `/host`.
 
 
 _KIND: Final = "nvidia.com/gpu"
@@ -310,7 +324,7 @@ def user_space(root: Root, address: str, mode: GPUMode) -> ContainerEdits:
     """
     if mode is GPUMode.VFIO:
         return ContainerEdits()
-    prefix = "host/" if root.exists("host/usr") else ""
+    prefix = _host(root)
     facts = nvidia_facts(root, address) or NvidiaFacts()
     return _vendor_edits(root, prefix, facts) or ContainerEdits(mounts=tuple(_mounts(root, prefix, mode)))
 
@@ -337,7 +351,7 @@ def _vendor_edits(root: Root, prefix: str, facts: NvidiaFacts) -> ContainerEdits
 def _numbered(root: Root, nodes: Iterable[DeviceNode]) -> Iterable[DeviceNode]:
     """Yield the nodes that exist, with their present numbers."""
     for node in nodes:
-        device = device_if_there(root, (node.host_path or node.path).lstrip("/"))
+        device = device_if_there(root, _place(root, node.host_path or node.path))
         if device is not None:
             kind, major, minor = device
             yield msgspec.structs.replace(node, type=kind, major=major, minor=minor)

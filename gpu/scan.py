@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dranode.api.errors import MachineError
 from dranode.driver.machine.numa import has_one_node
 from dranode.driver.machine.pci import PCI_DEVICES, PCIE_ROOT
-from dranode.driver.machine.root import Root, names, number, read_attribute
+from dranode.driver.machine.root import Root, link_name, names, number, read_attribute
 from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, GPUKind, doubtful_uuids, sort_key
 from dranode.gpu.kfd import KFDNode, by_address, hidden_nodes
 from dranode.gpu.nvml import NVMLFacts
@@ -91,7 +91,9 @@ def _unlinked(root: Root, minors: Iterable[int]) -> Iterable[str]:
     A runtime names device nodes to systemd by these links, and leaves out those that have none. udev makes them for
     devices that the kernel knows, and NVIDIA's are not among these.
     """
-    lacking = [f"{_NVIDIA_MAJOR}:{minor}" for minor in minors if not root.exists(f"dev/char/{_NVIDIA_MAJOR}:{minor}")]
+    # A link may lead into the root of the driver's container, which this process need not see.
+    links = {minor: link_name(root, f"dev/char/{_NVIDIA_MAJOR}:{minor}") for minor in minors}
+    lacking = [f"{_NVIDIA_MAJOR}:{minor}" for minor, link in links.items() if link is None]
     if lacking and root.exists("dev/char"):
         yield (
             f"/dev/char has no links for NVIDIA's nodes {', '.join(lacking)}, so containers in systemd's cgroups "

@@ -40,6 +40,16 @@ def test_nvidia_compute_has_the_gpus_node_and_the_control_nodes() -> None:
     ]
 
 
+@pytest.mark.parametrize("host", ["", "host/"])
+def test_the_nodes_of_a_driver_in_a_container_are_read_in_its_root(host: str) -> None:
+    machine, plain = hgx(), nodes(hgx(), H100)
+    machine.put(f"{host}usr/bin/nvidia-smi", b"")
+    for path, _, major, minor in plain:
+        machine.remove(path.lstrip("/"))
+        machine.node(f"{host}run/nvidia/driver{path}", major or 0, minor or 0)
+    assert nodes(machine, H100) == plain
+
+
 def test_a_node_that_a_container_gets_if_there_is_one_may_be_missing_and_not_unreadable() -> None:
     machine = hgx()
     machine.failures["dev/nvidia-uvm-tools"] = errno.EACCES

@@ -38,7 +38,11 @@ def vendor_spec(**changes: Any) -> bytes:
         "kind": "nvidia.com/gpu",
         "containerEdits": {
             "env": ["NVIDIA_VISIBLE_DEVICES=void"],
-            "deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-missing"}],
+            "deviceNodes": [
+                {"path": "/dev/nvidiactl"},
+                {"path": "/dev/nvidia-uvm", "hostPath": "/run/nvidia/driver/dev/nvidia-uvm"},
+                {"path": "/dev/nvidia-missing"},
+            ],
             "mounts": [{"hostPath": "/usr/bin/nvidia-smi", "containerPath": "/usr/bin/nvidia-smi", "options": ["ro"]}],
             "hooks": [{"hookName": "createContainer", "path": "/usr/bin/nvidia-smi", "args": ["update-ldcache"]}],
         },
@@ -107,10 +111,13 @@ def test_what_cannot_be_looked_at_is_not_left_out_of_a_container(path: str) -> N
 
 def test_nvidias_own_spec_wins_and_its_nodes_get_numbers_or_go() -> None:
     machine = with_libraries()
-    machine.put("etc/cdi/nvidia.yaml", vendor_spec())
+    machine.put("host/usr/bin/nvidia-smi", b"")
+    machine.put("host/etc/cdi/nvidia.yaml", vendor_spec())
+    machine.node("host/run/nvidia/driver/dev/nvidia-uvm", 510, 0)
     edits = user_space(machine.root(), ADDRESS, GPUMode.COMPUTE)
     assert edits.env == ("NVIDIA_VISIBLE_DEVICES=void", "MINE=yes")
-    assert [(node.path, node.major, node.minor) for node in edits.device_nodes] == [("/dev/nvidiactl", 195, 255)]
+    numbers = [(node.path, node.major, node.minor) for node in edits.device_nodes]
+    assert numbers == [("/dev/nvidiactl", 195, 255), ("/dev/nvidia-uvm", 510, 0)]
     assert [mount.host_path for mount in edits.mounts] == ["/usr/bin/nvidia-smi"]
     assert [hook.args for hook in edits.hooks] == [("update-ldcache",)]
 
