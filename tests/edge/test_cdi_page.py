@@ -1,4 +1,4 @@
-"""The page of the CDI library runs from top to bottom, prints what it says, and needs nothing else of this project."""
+"""Runs the CDI library's page from top to bottom: it prints what it shows, and needs nothing else of this project."""
 
 from __future__ import annotations
 

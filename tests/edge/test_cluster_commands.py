@@ -1,4 +1,4 @@
-"""Commands that ask an API server: which one, what they do where it does not answer, and what they say of it."""
+"""Commands that ask an API server: which server, what they do when it does not answer, and what they print about it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def error_of(result: Result) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_program_that_fails_is_run_once_by_each_command(tmp_path: Path, name: str) -> None:
+def test_each_command_runs_a_failing_credential_program_once(tmp_path: Path, name: str) -> None:
     program = tmp_path / "login"
     program.write_text(
         f"#!{sys.executable}\nopen({str(tmp_path / 'runs')!r}, 'a').write('x')\nraise SystemExit('log in')\n"
@@ -77,7 +77,7 @@ def test_a_program_that_fails_is_run_once_by_each_command(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_server_that_refuses_connections_is_asked_once(tmp_path: Path, name: str) -> None:
+def test_an_unreachable_server_is_asked_once(tmp_path: Path, name: str) -> None:
     command, arguments = COMMANDS[name]
     done = invoke(tmp_path, write_kubeconfig(tmp_path, 1, {}), command, *arguments)
     assert "the API server at https://127.0.0.1:1 does not answer: Connection refused" in error_of(done)
@@ -101,7 +101,7 @@ def cluster() -> Iterator[ApiServer]:
         yield api
 
 
-def test_fit_reads_the_cluster_of_kubeconfig_unless_a_file_is_one(tmp_path: Path, cluster: ApiServer) -> None:
+def test_fit_reads_the_cluster_of_kubeconfig_unless_a_file_has_nodes(tmp_path: Path, cluster: ApiServer) -> None:
     kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
     place = f"context stand-in of {kubeconfig} (http://127.0.0.1:{cluster.port})"
     for arguments in ((), ("pod.yaml",), ("--context", "stand-in", "pod.yaml")):
@@ -126,7 +126,7 @@ def test_fit_reads_the_kubeconfig_at_home_as_kubectl_does(tmp_path: Path, cluste
     assert "name the files that hold the cluster" in error_of(invoke(tmp_path, "", fit))
 
 
-def test_report_reads_the_cluster_of_kubeconfig_unless_files_or_this_node_are_meant(
+def test_report_reads_the_cluster_of_kubeconfig_unless_files_or_this_node_are_given(
     tmp_path: Path, cluster: ApiServer
 ) -> None:
     kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")

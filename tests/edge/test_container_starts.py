@@ -1,4 +1,4 @@
-"""Settings that belong to a container's cgroup are made when it starts, not with the next look."""
+"""Settings of a container's cgroup are applied when the container starts, not at the next periodic check."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BOX = pod("pod-uid")
 
 
 def reserved(claim: ResourceClaim) -> ResourceClaim:
-    """The claim, for the pod."""
+    """The claim, reserved for the pod."""
     consumer = ResourceClaimConsumerReference(resource="pods", name="box", uid="pod-uid")
     return msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, reserved_for=(consumer,)))
 
@@ -44,7 +44,7 @@ PLAIN = reserved(quiet_claim("plain", "5", isolation="cpuset"))
 
 
 class Counting(CPUPlugin):
-    """A CPU driver that counts how often settings are looked at."""
+    """A CPU driver that counts how often it checks the settings."""
 
     looks = 0
 
@@ -93,14 +93,14 @@ def runtime(plugin: Counting, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeR
 
 
 def starts(runtime: FakeRuntime, name: str, claim: ResourceClaim, cpus: str) -> nri.Container:
-    """Have the runtime make and start a container with a claim."""
+    """Have the runtime create and start a container with a claim."""
     made = container(name, "pod-uid", (f"DRA_CPUSET_{claim.metadata.uid}={cpus}",))
     assert runtime.create(made, BOX).adjust.linux.resources.cpu.cpus == cpus
     runtime.call("StartContainer", nri.ContainerEvent(pod=BOX, container=made))
     return made
 
 
-def test_a_container_that_starts_has_its_settings_made_at_once(runtime: FakeRuntime, plugin: Counting) -> None:
+def test_settings_are_applied_as_soon_as_a_container_starts(runtime: FakeRuntime, plugin: Counting) -> None:
     looks = plugin.looks
     starts(runtime, "plain", PLAIN, "5")
     made = starts(runtime, "quiet", QUIET, "2-3")

@@ -1,7 +1,7 @@
-"""The manual is true: its commands run and print what it shows, its YAML is valid, its links lead somewhere.
+"""The manual is correct: its commands run and print what it shows, its YAML is valid, its links lead somewhere.
 
-A block marked `console` runs: lines that begin with `$` are commands, the others what they print, `...` for any lines.
-One marked `sh` needs a cluster, a node or a container engine: its commands are parsed, not run.
+A block marked `console` is run: lines that begin with `$` are commands, the others their output, with `...` for any
+lines. A block marked `sh` needs a cluster, a node or a container engine: its commands are parsed, not run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MORE = (
     "metrics",
     "report",
 )
-# The folders whose files the manual may name.
+# The folders whose files the manual may mention.
 FOLDERS = "api|cdi|cpu|deploy|docs|driver|examples|gpu|memory|proto|release|requirements|sanity|show|sim|tests|tools"
 MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, *MORE)]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"\n]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -77,7 +77,7 @@ def blocks(*languages: str) -> list[Block]:
 
 
 def sessions(block: Block) -> Iterator[tuple[str, list[str]]]:
-    """The commands of a console block, each with the lines that it prints."""
+    """The commands of a console block, each with its expected output."""
     command, printed = "", list[str]()
     for line in block.text.splitlines():
         if line.startswith("$ "):
@@ -90,7 +90,7 @@ def sessions(block: Block) -> Iterator[tuple[str, list[str]]]:
 
 
 def matches(expected: list[str], printed: list[str]) -> bool:
-    """Whether lines are as shown, where `...` stands for any number of them."""
+    """Whether the output matches, where `...` stands for any number of lines."""
     if not expected:
         return not printed
     if expected[0] == "...":
@@ -133,7 +133,7 @@ def commands(block: Block) -> Iterator[list[str]]:
 
 
 def parse(arguments: list[str]) -> None:
-    """Have click parse a command of the program, without running it."""
+    """Let click parse a command of the program without running it."""
     context = click.Context(cli, info_name="dranode")
     _, found, rest = cli.resolve_command(context, list(arguments))
     assert found is not None
@@ -141,7 +141,7 @@ def parse(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("sh"), ids=str)
-def test_a_command_for_a_cluster_can_be_meant(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_for_a_cluster_has_valid_options(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     for words in commands(block):
         assert words[0] in ("kubectl", "dranode", "docker", "helm", "pip", "kind", "minikube", "export")
@@ -209,7 +209,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 # --- what tables and sentences say of the code ---
 
 
-def test_every_option_that_a_page_names_is_one() -> None:
+def test_every_option_on_a_page_exists() -> None:
     known = {
         option
         for name in cli.list_commands(click.Context(cli))
@@ -222,16 +222,16 @@ def test_every_option_that_a_page_names_is_one() -> None:
     others = {"--help", "--ignore-daemonsets", "--image", "--profile", "--create-namespace", "--set"}
     others |= {"--clusterrole", "--group", "--previous", "--target", "--mount", "--python", "--no-cache-dir"}
     others |= {"--manifest", "--field-selector", "--no-hooks"}  # krew's, kubectl's, helm's
-    others |= {"--spec", "--from"}  # of pipx and uvx
+    others |= {"--spec", "--from"}  # pipx's and uvx's
     others |= {"--name", "--config", "--wait", "--for", "--container-runtime", "--kubernetes-version", "--cpus"}
     others |= {"--write-kubeconfig-mode"}  # kind's, minikube's, k3s'
-    others |= {"--rm", "--cdi"}  # docker's, and those of a driver in an example
+    others |= {"--rm", "--cdi"}  # docker's, and those of an example driver
     for page in MANUAL:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))
         assert named - known - others == set(), page.name
 
 
-def test_the_table_of_fields_is_the_configurations() -> None:
+def test_the_table_of_fields_lists_the_configurations_fields() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
     table = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+) \|", page, re.MULTILINE))
     fields = {name.partition(".")[0] for name in table}

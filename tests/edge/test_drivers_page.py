@@ -1,4 +1,4 @@
-"""The page about writing a driver: its files are a driver, its commands run, its manifests fit those of deploy/."""
+"""The page about writing a driver: its files work as a driver, its commands run, its manifests fit deploy/."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES = {block.title: block.text for block in BLOCKS if block.title}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The empty folder, with every file of the page."""
+    """The empty folder, filled with every file of the page."""
     made = tmp_path_factory.mktemp("fans")
     for name, text in FILES.items():
         (made / name).write_text(text)
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
-    """A command of the page; a package is installed beside the others, not among them."""
+    """Run a command of the page; a package is installed beside the others, not among them."""
     match shlex.split(command):
         case ["python", *rest]:
             words = [sys.executable, *rest]
@@ -59,7 +59,7 @@ def test_the_page_goes_from_an_empty_folder_to_a_local_run(folder: Path) -> None
             done = run(folder, command)
             assert done.returncode == 0, (command, done.stdout, done.stderr)
             assert matches(expected, done.stdout.splitlines()), (command, done.stdout)
-    # What the page says of the machine that is not copied.
+    # The page says that a machine must be copied before a driver can write to it.
     refused = run(folder, "dranode local --machine machine.yaml --drivers fans -o json claims.yaml")
     assert refused.returncode == 1
     assert "a captured or made-up machine cannot be written to" in refused.stdout
@@ -111,7 +111,7 @@ def test_the_image_of_the_page_is_built_on_ours() -> None:
     assert "python3 -m venv --without-pip /opt/dranode" in ours
 
 
-def test_the_table_of_what_a_driver_may_have_is_the_seams() -> None:
+def test_the_table_of_optional_methods_matches_the_plugin_classes() -> None:
     rows = re.findall(r"^\| (`[^|]+`) \|", PAGE.read_text(), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     hooks = {name for name in vars(Plugin) if not name.startswith("_") and callable(getattr(Plugin, name))}

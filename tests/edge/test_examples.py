@@ -1,4 +1,4 @@
-"""Every example runs as its first lines say, and its objects are what an API server takes."""
+"""Every example runs as its first lines say, and an API server would accept its objects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("cpu-*.yaml"))
 OF_MEMORY = sorted((ROOT / "examples").glob("memory-*.yaml"))
 OF_GPUS = sorted(path for path in (ROOT / "examples").glob("gpu-*.yaml") if path.name != "gpu-server.yaml")
 
-# What each example says that it gives, as CPUs of the machine in its command.
+# What each example promises, as CPUs of the machine in its command.
 CPUS = {
     "cpu-allocated.yaml": {"chosen": "4-5,12-13"},
     "cpu-class.yaml": {"by-class-cpus": "0,16"},
@@ -41,7 +41,7 @@ CPUS = {
     "cpu-spread.yaml": {"two-nodes-cpus": "0-2,4-6,16-18,20-22"},
 }
 
-# What each example of several kinds of devices says that it gives: the device of each request, and its amount.
+# What each example with several kinds of devices promises: each request's device and amount.
 DEVICES = {
     "gpu-aligned.yaml": {"gpu": ("gpu-0000-11-00-0", ""), "cpus": ("cpudevnuma000", "4")},
     "memory-database.yaml": {
@@ -64,7 +64,7 @@ DEVICES = {
     },
 }
 
-# The PCI bus of the GPU that each claim gets. Claims of a controller's pods have made-up names.
+# The PCI bus of each claim's GPU. The names of a controller's claims are generated.
 GPUS = {
     "gpu-admin.yaml": ["training 11", "monitor 11"],
     "gpu-extended-resource.yaml": ["unchanged-extended-resources 11"],
@@ -80,7 +80,7 @@ def run(path: Path) -> dict[str, Any]:
     program, *arguments = shlex.split(command)
     assert program == "dranode"
     done = run_program(*arguments, "-o", "json", cwd=ROOT)
-    # The pods that controllers get are named.
+    # Replace the generated names of a controller's pods.
     errors = [line for line in done.stderr.splitlines() if " pods: " not in line]
     assert (done.returncode, errors) == (0, [])
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -88,14 +88,14 @@ def run(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_gives_what_it_says(path: Path) -> None:
+def test_an_example_gives_the_cpus_that_it_promises(path: Path) -> None:
     answer = run(path)
     assert {claim["name"]: claim["cpus"] for claim in answer["claims"]} == CPUS[path.name]
     assert answer["unprepared"] is True
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_an_example_of_several_kinds_gives_devices_of_the_nodes_that_it_says(name: str) -> None:
+def test_an_example_of_several_kinds_gives_the_devices_that_it_promises(name: str) -> None:
     answer = run(ROOT / "examples" / name)
     (claim,) = answer["claims"]
     assert claim["error"] is None
@@ -109,7 +109,7 @@ def test_an_example_of_several_kinds_gives_devices_of_the_nodes_that_it_says(nam
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_an_example_of_gpus_gives_the_gpus_that_it_says(name: str) -> None:
+def test_an_example_of_gpus_gives_the_gpus_that_it_promises(name: str) -> None:
     answer = run(ROOT / "examples" / name)
     assert [claim["error"] for claim in answer["claims"] if claim["error"]] == []
     given = [f"{claim['name']} {device['device'][9:11]}" for claim in answer["claims"] for device in claim["devices"]]
@@ -156,8 +156,8 @@ def asked_of_the_driver(spec: dict[str, Any]) -> int:
 @pytest.mark.parametrize(
     "path", [path for path in EXAMPLES if path.stem != "cpu-prioritized"], ids=lambda path: path.stem
 )
-def test_a_pod_asks_the_node_for_as_many_cpus_as_the_driver(path: Path) -> None:
-    """The node's CPUs are counted by what containers request; a claim alone is not counted (KEP-5517 is alpha)."""
+def test_a_pod_requests_as_many_cpus_of_the_node_as_its_claims(path: Path) -> None:
+    """kubelet's CPU accounting uses containers' requests, not claims (KEP-5517 is alpha)."""
     found = list(documents(path))
     claims = {
         one["metadata"]["name"]: one["spec"]["spec"] if one["kind"] == "ResourceClaimTemplate" else one["spec"]
@@ -180,12 +180,12 @@ VARIABLES = {
 
 @pytest.mark.parametrize("shell", ["sh", "dash", "bash", "busybox"])
 @pytest.mark.parametrize("name", VARIABLES)
-def test_a_container_shows_the_variables_that_its_shell_does_not_pass_on(name: str, shell: str) -> None:
+def test_a_container_prints_the_variables_that_its_shell_drops(name: str, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
     pods = [one["spec"] for one in documents(ROOT / "examples" / name) if one["kind"] == "Pod"]
     (script,) = [container["command"][2] for pod in pods for container in pod["containers"]]
-    # The shell is a container's first process, which this one is not.
+    # The shell must be the container's first process, which this one is not.
     script = script.replace("/proc/1/", "/proc/$$/").replace("sleep infinity", "true")
     words = [shell, "sh", "-c", script] if shell == "busybox" else [shell, "-c", script]
     environment = {"PATH": os.environ["PATH"], **dict.fromkeys(VARIABLES[name], "said")}

@@ -1,4 +1,4 @@
-"""A start that comes to nothing: its exit status, and that it leaves nothing behind, through the real program."""
+"""A failed start of the real program: its exit status, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAM = Path(sys.executable).with_name("dranode")
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    # pytest's own folders can be too long for a socket's path.
+    # pytest's own folders can be too long for a socket path.
     with tempfile.TemporaryDirectory(prefix="start-") as path:
         yield Path(path)
 
@@ -46,7 +46,7 @@ def left(folder: Path) -> set[str]:
         (b"current-context: missing", 'there is no context "missing"'),
     ],
 )
-def test_a_kubeconfig_that_is_none_is_wrong_usage_and_no_folder_is_made(
+def test_an_invalid_kubeconfig_is_a_usage_error_and_creates_no_folder(
     folder: Path, content: bytes, sentence: str
 ) -> None:
     (folder / "kubeconfig").write_bytes(content)
@@ -57,13 +57,13 @@ def test_a_kubeconfig_that_is_none_is_wrong_usage_and_no_folder_is_made(
     assert left(folder) == {"kubeconfig"}
 
 
-def test_a_kubelet_root_without_its_folders_is_left_as_it_was(folder: Path) -> None:
+def test_a_kubelet_root_without_its_folders_is_left_unchanged(folder: Path) -> None:
     kubeconfig = write_kubeconfig(folder, 1, {})
     done = serve(folder, "--kubeconfig", kubeconfig)
     assert done.returncode == 1
     assert "cannot be bound; its folder must exist" in done.stderr
     assert left(folder) == {"kubeconfig"}
-    # As it is on a node: with the folder of plugins, and what others have in it.
+    # As on a node: with the folder of plug-ins and other plug-ins' files.
     (folder / "kubelet" / "plugins" / "other").mkdir(parents=True)
     before = left(folder)
     assert serve(folder, "--kubeconfig", kubeconfig).returncode == 1
@@ -83,10 +83,10 @@ def test_options_that_do_not_fit_the_hardware_leave_no_folder(folder: Path, opti
     assert left(folder) == before
 
 
-def test_of_several_drivers_that_cannot_all_start_none_leaves_a_folder(folder: Path) -> None:
+def test_no_driver_leaves_a_folder_if_one_of_several_cannot_start(folder: Path) -> None:
     registry = folder / "kubelet" / "plugins_registry"
     registry.mkdir(parents=True)
-    # Somebody listens in the place of the second driver.
+    # Another process listens on the second driver's socket.
     with socket.socket(socket.AF_UNIX) as taken:
         taken.bind(str(registry / "dra.memory-reg.sock"))
         taken.listen()

@@ -1,4 +1,4 @@
-"""The page of the field's bugs names tests that are there, and each kind of bug has one."""
+"""Every test that the page of field reports names exists, and each kind of bug has one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "field.md").read_text()
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_that_the_page_names_exists() -> None:
     named = set(re.findall(r"`(tests/[\w/.]+\.py)(?:::(\w+))?`", PAGE))
     assert len(named) > 100
     missing = [

@@ -1,4 +1,4 @@
-"""The first decoding of every type, by many threads at once."""
+"""Many threads decode every type for the first time at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# A switch of threads wherever one is possible, and a barrier in front: without care this crashes nearly every time.
+# Switch threads as often as possible, after a barrier: without a lock this crashes almost every time.
 _RACE = """
 import sys, threading
 from msgspec import ValidationError, convert
@@ -48,7 +48,7 @@ for thread in threads:
         ("gpu.grants", "Intent"),
     ],
 )
-def test_threads_that_decode_a_type_for_the_first_time_at_once_survive_it(module: str, kinds: str) -> None:
+def test_threads_may_decode_a_type_for_the_first_time_concurrently(module: str, kinds: str) -> None:
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-c", _RACE, f"dranode.{module}", *kinds.split()], capture_output=True, check=False

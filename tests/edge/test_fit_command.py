@@ -1,4 +1,4 @@
-"""`dranode fit --kubeconfig --context --html --svg`, through the program and a real connection."""
+"""`dranode fit --kubeconfig --context --html --svg`, as a program with a real connection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fit(cwd: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("context", [None, "other"])
-def test_a_live_cluster_and_a_file_are_asked_together_and_drawn(tmp_path: Path, context: str | None) -> None:
+def test_a_live_cluster_and_a_file_are_read_together_and_drawn(tmp_path: Path, context: str | None) -> None:
     more = [{"apiVersion": "resource.k8s.io/v1", **claim("two", 2)}, {"apiVersion": "v1", **pod("q", "two")}]
     (tmp_path / "more.yaml").write_text(yaml.safe_dump_all(more))
     with api_server() as api:
@@ -42,7 +42,7 @@ def test_a_live_cluster_and_a_file_are_asked_together_and_drawn(tmp_path: Path, 
         kubeconfig = Path(api.kubeconfig(tmp_path / "kubeconfig"))
         chosen: tuple[str, ...] = ()
         if context is not None:
-            # The context that is current leads nowhere; the one that is named leads to the cluster.
+            # The current context leads nowhere; the named one leads to the cluster.
             config = yaml.safe_load(kubeconfig.read_text("utf-8"))
             current = next(each for each in config["contexts"] if each["name"] == config["current-context"])
             config["contexts"].append({**current, "name": context})
@@ -53,7 +53,7 @@ def test_a_live_cluster_and_a_file_are_asked_together_and_drawn(tmp_path: Path, 
         pictures = ("--html", "fit.html", "--svg", "fit.svg")
         done = fit(tmp_path, "--kubeconfig", kubeconfig, *chosen, "more.yaml", *pictures)
         assert {each.method for each in api.seen} == {"GET"}
-    # Of two devices one is held and one is taken by `p`, so that `q` fits nowhere.
+    # One of two devices is held and `p` takes the other one, so `q` fits nowhere.
     assert done.returncode == 1, done.stderr
     answer = " ".join(done.stdout.split())
     assert "ns/p" in answer
@@ -66,7 +66,7 @@ def test_a_live_cluster_and_a_file_are_asked_together_and_drawn(tmp_path: Path, 
     assert (tmp_path / "fit.svg").read_text("utf-8").startswith("<svg")
 
 
-def test_a_context_that_there_is_not_is_said(tmp_path: Path) -> None:
+def test_an_unknown_context_is_reported(tmp_path: Path) -> None:
     with api_server() as api:
         done = fit(tmp_path, "--kubeconfig", api.kubeconfig(tmp_path / "kubeconfig"), "--context", "none")
     assert done.returncode != 0

@@ -1,4 +1,4 @@
-"""`dranode local --nodes` and `--queues`, through the program."""
+"""`dranode local --nodes` and `--queues`, as a program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def local(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_program("local", *arguments, cwd=cwd)
 
 
-def test_queues_that_no_workload_asks_are_refused(files: Path) -> None:
+def test_queues_without_a_workload_are_refused(files: Path) -> None:
     done = local(files, "--queues", str(EXAMPLES / "queues.yaml"), "--nodes", "nodes.yaml", "claims.yaml")
     assert done.returncode == 1
     assert "nothing to admit: the files have no Workload" in done.stderr
@@ -76,7 +76,7 @@ def test_claims_are_placed_by_the_score_of_prioritized_lists(files: Path) -> Non
     assert picture.rstrip().endswith("</svg>")
 
 
-def test_people_see_machines_and_why_something_waits(files: Path) -> None:
+def test_the_output_shows_machines_and_why_something_waits(files: Path) -> None:
     done = local(files, "--nodes", "nodes.yaml", "claims.yaml")
     assert "2 of 3 pods placed on 2 of 3 nodes" in done.stdout
     assert "default/too-many" in done.stdout

@@ -1,4 +1,4 @@
-"""What kubelet has given up is not carried out behind its back: it may have asked for the opposite since."""
+"""A call that kubelet has given up is not carried out later, since kubelet may have asked for the opposite since."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.fakes.node import LAMPS, opened
 from tests.fakes.waiting import PATIENCE, eventually
 
 CLAIM = allocated_claim("a", LAMPS, ["lamp-0"])
-# Long enough for a call to reach the driver on a machine with load.
+# Long enough for a call to reach the driver on a busy machine.
 _SHORT_SECONDS = 0.5
 
 
 class World:
-    """A node behind its socket, and an API server that answers when it is let."""
+    """A node behind its socket, and an API server that answers when a test lets it."""
 
     def __init__(self, folder: Path) -> None:
         self.node = opened(folder)
@@ -66,7 +66,7 @@ class World:
         return getattr(DRAPluginStub(self.channel), method)(request, timeout=timeout).claims[ref.uid].error
 
     def give_up(self, method: str) -> None:
-        """Call, and wait no longer than a moment; the driver has read that nobody waits any more."""
+        """Make a call with a short deadline; returns when the driver has seen that the caller has given up."""
         with pytest.raises(grpc.RpcError) as given_up:
             self.call(method, _SHORT_SECONDS)
         assert given_up.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -83,7 +83,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.server.stop(PATIENCE).wait()
 
 
-def test_a_prepare_that_was_given_up_leaves_nothing_after_the_unprepare(world: World) -> None:
+def test_an_abandoned_prepare_leaves_nothing_after_the_unprepare(world: World) -> None:
     world.answers.clear()
     world.give_up("NodePrepareResources")
     assert world.asked.is_set()
@@ -93,17 +93,17 @@ def test_a_prepare_that_was_given_up_leaves_nothing_after_the_unprepare(world: W
     assert world.node.records() == ()
 
 
-def test_an_unprepare_that_was_given_up_takes_nothing_from_the_next_pod(world: World) -> None:
+def test_an_abandoned_unprepare_does_not_affect_the_next_pod(world: World) -> None:
     assert world.call("NodePrepareResources") == ""
     with world.lock.open("rb") as lock:
-        # Another instance decides meanwhile.
+        # Another instance holds the lock meanwhile.
         fcntl.flock(lock, fcntl.LOCK_EX)
         world.give_up("NodeUnprepareResources")
     eventually(lambda: world.ended == ["prepare True", "unprepare False"])
     assert [record.uid for record in world.node.records()] == [CLAIM.metadata.uid]
 
 
-def test_a_call_whose_caller_still_waits_is_carried_out_however_long_it_takes(world: World) -> None:
+def test_a_call_is_carried_out_however_long_it_takes_while_its_caller_waits(world: World) -> None:
     world.answers.clear()
     began = time.monotonic()
     threading.Timer(_SHORT_SECONDS, world.answers.set).start()
@@ -112,7 +112,7 @@ def test_a_call_whose_caller_still_waits_is_carried_out_however_long_it_takes(wo
     assert len(world.node.records()) == 1
 
 
-def test_a_caller_that_hangs_up_has_given_up_its_calls(world: World) -> None:
+def test_a_caller_that_hangs_up_abandons_its_calls(world: World) -> None:
     world.answers.clear()
     with futures.ThreadPoolExecutor() as pool:
         call = pool.submit(world.call, "NodePrepareResources")

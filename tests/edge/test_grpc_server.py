@@ -1,4 +1,4 @@
-"""The driver's gRPC server on real sockets: deadlines, cancellation, many calls, large ones, strange peers, its end."""
+"""The driver's gRPC server on real sockets: deadlines, cancellation, many and large calls, odd peers, shutdown."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from dranode.proto.drahealth_v1_pb2_grpc import DRAResourceHealthStub
 from tests.fakes.waiting import PATIENCE, eventually
 
 DRIVER = "dra.example"
-# As many calls as are carried out at once.
+# As many calls as the server runs at once.
 THREADS = 4 + MAX_STREAMS
 
 
 class World:
-    """A driver that does what a claim's name says."""
+    """A driver whose behavior follows the claim's name."""
 
     def __init__(self, root: Path) -> None:
         (root / "plugins_registry").mkdir()
@@ -69,7 +69,7 @@ class World:
         return dict.fromkeys(ref.uid for ref in refs)
 
     def channel(self) -> grpc.Channel:
-        # Of its own: grpcio's channels to one address share a connection otherwise.
+        # A pool of its own, since grpcio's channels to one address share a connection otherwise.
         return grpc.insecure_channel(uri(self.sockets.dra), [("grpc.use_local_subchannel_pool", 1)])
 
 
@@ -79,7 +79,7 @@ def prepared(device: str) -> Prepared:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    # pytest's own folders can be too long for a socket's path.
+    # pytest's own folders can be too long for a socket path.
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         yield Path(name)
 
@@ -117,7 +117,7 @@ def watching(channel: grpc.Channel) -> Any:
     return DRAResourceHealthStub(channel).NodeWatchResources(health.NodeWatchResourcesRequest(), timeout=PATIENCE)
 
 
-def test_a_request_above_the_limit_is_refused_and_the_next_is_answered(call: Callable[..., Any]) -> None:
+def test_a_too_large_request_is_refused_and_the_next_one_is_answered(call: Callable[..., Any]) -> None:
     for _ in range(3):
         with pytest.raises(grpc.RpcError, match=r"larger than max \(5\d+ vs. 4194304\)") as refused:
             call("a" * 5_000_000)
@@ -125,7 +125,7 @@ def test_a_request_above_the_limit_is_refused_and_the_next_is_answered(call: Cal
         assert call("a") == ""
 
 
-def test_an_answer_that_no_message_can_carry_is_an_error_that_says_so(
+def test_an_answer_that_cannot_be_serialized_is_an_internal_error(
     call: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(grpc.RpcError, match="internal error; see the driver's log: ") as refused:
@@ -135,7 +135,7 @@ def test_an_answer_that_no_message_can_carry_is_an_error_that_says_so(
     assert call("a") == ""
 
 
-def test_a_caller_who_gives_up_keeps_nobody_from_being_answered(call: Callable[..., Any], world: World) -> None:
+def test_callers_who_give_up_do_not_block_others(call: Callable[..., Any], world: World) -> None:
     for _ in range(2 * THREADS):
         with pytest.raises(grpc.RpcError) as refused:
             call("slow", timeout=0.05)
@@ -144,12 +144,12 @@ def test_a_caller_who_gives_up_keeps_nobody_from_being_answered(call: Callable[.
     assert call("a") == ""
 
 
-def test_a_call_that_is_taken_back_while_it_waits_is_not_begun(call: Callable[..., Any], world: World) -> None:
+def test_a_call_that_is_cancelled_while_it_waits_is_not_begun(call: Callable[..., Any], world: World) -> None:
     busy = [call.future("slow") for _ in range(THREADS)]  # type: ignore[attr-defined]
     eventually(lambda: world.asked == ["slow"] * THREADS)
     waiting = call.future("never")  # type: ignore[attr-defined]
     waiting.cancel()
-    # A connection's calls and cancellations are taken in in their order, so this one comes after both.
+    # A connection's calls and cancellations are processed in order, so this call comes after both.
     last = call.future("last")  # type: ignore[attr-defined]
     with world.channel() as other, pytest.raises(grpc.RpcError):
         asking(other)("too late", timeout=0.2)
@@ -158,7 +158,7 @@ def test_a_call_that_is_taken_back_while_it_waits_is_not_begun(call: Callable[..
     assert "never" not in world.asked
 
 
-def test_streams_of_health_beyond_the_limit_are_refused_until_one_ends(world: World) -> None:
+def test_health_streams_beyond_the_limit_are_refused_until_one_ends(world: World) -> None:
     with world.channel() as channel, world.channel() as other:
         streams = [watching(channel) for _ in range(MAX_STREAMS)]
         for stream in streams:
@@ -178,7 +178,7 @@ def test_streams_of_health_beyond_the_limit_are_refused_until_one_ends(world: Wo
         eventually(opens)
 
 
-def test_streams_end_with_a_caller_that_is_killed(world: World) -> None:
+def test_health_streams_end_when_their_caller_is_killed(world: World) -> None:
     script = (
         "import sys, grpc\n"
         "from dranode.proto import drahealth_v1_pb2 as api\n"
@@ -218,7 +218,7 @@ def test_connections_and_streams_that_come_and_go_leave_nothing_behind(world: Wo
     eventually(lambda: held() <= (descriptors + 2, threads + 2))
 
 
-def test_calls_that_have_come_are_answered_before_the_end_and_no_others(call: Callable[..., Any], world: World) -> None:
+def test_calls_that_have_arrived_are_answered_before_shutdown(call: Callable[..., Any], world: World) -> None:
     running = [call.future("slow") for _ in range(THREADS + 2)]  # type: ignore[attr-defined]
     eventually(lambda: world.asked == ["slow"] * THREADS)
     ending = threading.Thread(target=world.listener.close)
@@ -232,7 +232,7 @@ def test_calls_that_have_come_are_answered_before_the_end_and_no_others(call: Ca
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_call_that_hangs_holds_up_neither_the_end_nor_the_exit(root: Path) -> None:
+def test_a_hanging_call_delays_neither_shutdown_nor_exit(root: Path) -> None:
     script = (
         "import sys, threading, time\n"
         "from pathlib import Path\n"
@@ -282,7 +282,7 @@ def answers(path: Path) -> bool:
     return False
 
 
-def test_a_socket_is_its_owners_alone_and_the_folder_holds_nothing_else(root: Path) -> None:
+def test_only_the_owner_may_use_a_socket_and_the_folder_has_nothing_else(root: Path) -> None:
     mask = os.umask(0)
     try:
         server = serving(root / "s.sock")
@@ -294,7 +294,7 @@ def test_a_socket_is_its_owners_alone_and_the_folder_holds_nothing_else(root: Pa
     server.stop(0).wait()
 
 
-def test_an_end_leaves_the_socket_of_a_successor(root: Path) -> None:
+def test_a_stopped_server_leaves_the_socket_of_its_successor(root: Path) -> None:
     path = root / "s.sock"
     older = serving(path)
     path.unlink()
@@ -321,7 +321,7 @@ def test_a_path_of_107_bytes_is_served(root: Path) -> None:
     server.stop(0).wait()
 
 
-def test_a_folder_that_is_missing_or_in_the_way_is_one_sentence_with_the_reason(root: Path) -> None:
+def test_a_socket_that_cannot_be_created_is_reported_in_one_sentence(root: Path) -> None:
     with pytest.raises(SocketError, match=r"^the socket \S+ cannot be bound; its folder must exist and be writable$"):
         serving(root / "missing" / "s.sock")
     (root / "s.sock").mkdir()

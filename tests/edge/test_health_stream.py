@@ -1,4 +1,4 @@
-"""The device health service: what is said, how often, and how long a message may be."""
+"""The device health service: which messages it sends, how often, and how long they may be."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dranode.proto import drahealth_v1_pb2 as api
 from dranode.proto.drahealth_v1_pb2_grpc import DRAResourceHealthStub
 from tests.fakes.waiting import PATIENCE, eventually
 
-# Far more than a connection holds of what its peer has not read.
+# Far more than a connection buffers for a peer that does not read.
 LARGE = tuple(DeviceHealth(f"device-{number}", Health.HEALTHY, "m" * 1024) for number in range(1000))
 
 
 class Clock:
-    """A clock that stands still until a test moves it."""
+    """A clock that only a test moves."""
 
     now = 0.0
 
@@ -63,13 +63,13 @@ def watch(health: HealthService, tmp_path: Path) -> Iterator[Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("text", ["", "short", "a" * 1024, "ü" * 512])
-def test_a_message_of_1024_bytes_is_said_whole(health: HealthService, watch: Callable[[], Any], text: str) -> None:
+def test_a_message_of_1024_bytes_is_not_truncated(health: HealthService, watch: Callable[[], Any], text: str) -> None:
     health.report([DeviceHealth("d", Health.UNHEALTHY, text)])
     assert next(watch()).devices[0].message == text
 
 
 @pytest.mark.parametrize("text", ["a" * 1025, "ü" * 513, "a" + "ü" * 700, "\U0001f4a1" * 300])
-def test_a_longer_message_is_cut_by_bytes_where_a_character_ends(
+def test_a_longer_message_is_truncated_at_the_end_of_a_character(
     health: HealthService, watch: Callable[[], Any], text: str
 ) -> None:
     health.report([DeviceHealth("d", Health.UNHEALTHY, text)])
@@ -85,14 +85,16 @@ def test_half_a_surrogate_pair_does_not_end_the_stream(health: HealthService, wa
     assert next(watch()).devices[0].message == "bad ? text"
 
 
-def test_everything_is_said_again_within_the_lease(watch: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_health_of_all_devices_is_repeated_within_the_lease(
+    watch: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert health_module._REPEAT < health_module._LEASE / 2
     monkeypatch.setattr(health_module, "_REPEAT", 0.01)
     stream = watch()
     assert [next(stream).devices[0].device.device_name for _ in range(3)] == ["d"] * 3
 
 
-def test_what_the_driver_has_not_said_for_a_lease_is_unknown_until_it_says_it_again(
+def test_health_is_unknown_after_a_lease_without_a_report_until_the_next_one(
     watch: Callable[[], Any], clock: Clock, health: HealthService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health_module, "_REPEAT", 0.01)
@@ -106,7 +108,7 @@ def test_what_the_driver_has_not_said_for_a_lease_is_unknown_until_it_says_it_ag
     eventually(lambda: next(stream).devices[0].health == 1)
 
 
-def test_a_stream_that_ends_makes_no_other_stream_speak(health: HealthService, watch: Callable[[], Any]) -> None:
+def test_the_end_of_a_stream_sends_nothing_on_other_streams(health: HealthService, watch: Callable[[], Any]) -> None:
     staying, leaving = watch(), watch()
     assert [next(staying).devices[0].health, next(leaving).devices[0].health] == [1, 1]
     leaving.cancel()
@@ -115,7 +117,7 @@ def test_a_stream_that_ends_makes_no_other_stream_speak(health: HealthService, w
     assert next(staying).devices[0].health == 2
 
 
-def test_a_caller_who_does_not_read_holds_up_nobody_and_gets_the_newest_when_it_does(
+def test_a_caller_who_does_not_read_blocks_nobody_and_gets_the_newest_state_later(
     health: HealthService, watch: Callable[[], Any]
 ) -> None:
     health.report(LARGE)
@@ -130,6 +132,6 @@ def test_a_caller_who_does_not_read_holds_up_nobody_and_gets_the_newest_when_it_
     assert len(seen) < 20, "what it had missed is not said one by one"
 
 
-def test_a_stream_that_is_opened_when_the_driver_ends_ends_too(health: HealthService, watch: Callable[[], Any]) -> None:
+def test_a_stream_that_is_opened_during_shutdown_ends_at_once(health: HealthService, watch: Callable[[], Any]) -> None:
     health.stop()
     assert next(watch(), None) is None

@@ -1,4 +1,4 @@
-"""The manual's claim that prefers CPUs of `isolcpus=`, in individual mode, where the scheduler picks."""
+"""The manual's claim that prefers `isolcpus=` CPUs in individual mode, where the scheduler picks the CPUs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def template() -> dict[str, Any]:
 
 
 def claims(folder: Path, count: int, *options: str) -> dict[str, str]:
-    """What so many claims of the manual's template get in individual mode, one after another."""
+    """What claims of the manual's template get in individual mode, one after another."""
     spec = template()["spec"]["spec"]
     documents = [
         {**template(), "kind": "ResourceClaim", "metadata": {"name": f"claim-{number}"}, "spec": spec}
@@ -44,12 +44,12 @@ def claims(folder: Path, count: int, *options: str) -> dict[str, str]:
     [
         ("4-7,12-15", (), ["4,12", "5,13", "6,14"]),
         ("5,13", (), ["5,13", "0,8", "1,9"]),
-        # Without isolcpus= the attribute is not there, which is no error of the selector.
+        # Without isolcpus= the attribute is missing, which is not an error of the selector.
         ("", (), ["0,8", "1,9", "2,10"]),
         ("4-7,12-14", ("--threads", "full-core"), ["4-5,12-13", "0-1,8-9", "2-3,10-11"]),
     ],
 )
-def test_the_manuals_claim_gets_isolated_cpus_first_where_the_scheduler_picks(
+def test_the_manuals_claim_gets_isolated_cpus_first_if_the_scheduler_picks(
     tmp_path: Path, isolated: str, options: tuple[str, ...], got: list[str]
 ) -> None:
     write_machine(tmp_path / "machine", "sockets=1,cores=8,threads=2")

@@ -1,4 +1,4 @@
-"""The examples of KEP-4816 (prioritized list) through the whole local run, with two small drivers of a third party."""
+"""KEP-4816's examples (prioritized list) through the whole local run, with two small third-party drivers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROGRAM = Path(sys.executable).with_name("dranode")
 
 
 class Acme(Plugin):
-    """GPUs of three sizes; a small one may be told that it is one of several."""
+    """GPUs of three sizes; a configuration tells a small one that it is one of several."""
 
     driver = "gpu.acme.example.com"
 
@@ -65,7 +65,7 @@ class Acme(Plugin):
 
 
 class NICs(Acme):
-    """Network cards, one on each PCIe root."""
+    """Network cards, one for each PCIe root."""
 
     driver = "nic.acme.example.com"
 
@@ -114,13 +114,13 @@ def requests(result: ClaimResult) -> list[str]:
     ("sizes", "taken"),
     [
         (("big", "small", "mid"), ["nic", "gpu/big-gpu"]),
-        # The scheduler tries every alternative beside the first card before it tries the second card.
+        # The scheduler tries every alternative with the first card before it tries the second card.
         (("small", "big", "mid"), ["nic", "gpu/mid-gpu"]),
         (("small", "small", "mid"), ["nic", "gpu/mid-gpu"]),
         (("small", "small", "small"), ["nic", "gpu/small-gpu", "gpu/small-gpu"]),
     ],
 )
-def test_the_first_alternative_that_fits_beside_the_card_is_prepared(
+def test_the_first_alternative_that_fits_the_cards_root_is_prepared(
     name: str, sizes: tuple[str, ...], taken: list[str]
 ) -> None:
     result, _ = run(name, *sizes)
@@ -129,7 +129,7 @@ def test_the_first_alternative_that_fits_beside_the_card_is_prepared(
     assert {device.request for device in result.devices} == {"nic", "gpu"}
 
 
-def test_a_configuration_of_one_alternative_reaches_it_and_no_other() -> None:
+def test_a_configuration_applies_only_to_its_alternative() -> None:
     small, small_specs = run("list-v1beta2", "small", "mid-size", "small")
     big, big_specs = run("list-v1beta2", "big")
     assert requests(small)[1] == "gpu/small-gpu"
@@ -144,14 +144,14 @@ def test_a_configuration_of_one_alternative_reaches_it_and_no_other() -> None:
     assert not any(entry.startswith("MODE") for entry in variables(big_specs))
 
 
-def test_an_alternative_that_breaks_the_constraint_is_passed_over() -> None:
-    # Two small GPUs on different roots cannot both be on the card's.
+def test_an_alternative_that_breaks_the_constraint_is_skipped() -> None:
+    # Two small GPUs on different roots cannot both be on the card's root.
     result, _ = run("list-v1beta2", "small", "small")
     assert result.allocation is None
     assert result.error
 
 
-def test_exactly_a_big_gpu_is_that() -> None:
+def test_a_request_for_exactly_a_big_gpu_gets_one() -> None:
     result, _ = run("exactly-v1beta2", "mid", "big")
     assert [device.device for device in result.devices] == ["gpu-1"]
 

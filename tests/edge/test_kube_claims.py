@@ -1,4 +1,4 @@
-"""Claims from an API server."""
+"""Fetching claims from an API server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def put(api: ApiServer, name: str) -> ClaimRef:
 
 
 class Meeting(Fault):
-    """Every answer waits until so many were asked for: one after another, none would ever come."""
+    """A barrier: no answer is sent before this many requests have arrived, so sequential requests would hang."""
 
     def __init__(self, everybody: int) -> None:
         super().__init__()
@@ -63,11 +63,11 @@ class Meeting(Fault):
 
     @seconds.setter
     def seconds(self, seconds: float) -> None:
-        """Only the meeting takes time."""
+        """Only the barrier takes time."""
 
 
 def connect(api: ApiServer, claims: KubeClaims, refs: tuple[ClaimRef, ...]) -> None:
-    """Leave a kept connection for each of these claims."""
+    """Leave an open connection for each of these claims."""
     claims.get(refs[:1])
     api.faults.append(meeting := Meeting(len(refs)))
     claims.get(refs)
@@ -103,7 +103,7 @@ def test_every_claim_has_its_own_answer(api: ApiServer, claims: KubeClaims, kept
     assert all("\n" not in str(answer) for answer in answers.values() if isinstance(answer, DranodeError))
 
 
-def test_the_claims_of_a_call_are_fetched_at_the_same_time(api: ApiServer, claims: KubeClaims) -> None:
+def test_the_claims_of_a_call_are_fetched_concurrently(api: ApiServer, claims: KubeClaims) -> None:
     refs = tuple(put(api, f"c{number}") for number in range(8))
     claims.get(refs[:1])
     api.faults.append(meeting := Meeting(8))
@@ -134,7 +134,7 @@ def test_claims_on_open_connections_need_no_threads(api: ApiServer, claims: Kube
     ],
     ids=["dropped", "unavailable", "unauthorized", "not JSON", "another version", "late"],
 )
-def test_a_claim_that_does_not_come_with_the_others_is_fetched_alone(
+def test_a_claim_that_fails_in_the_joint_fetch_is_fetched_alone(
     api: ApiServer, claims: KubeClaims, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refs = tuple(put(api, name) for name in ("c0", "odd", "c2"))
@@ -150,7 +150,7 @@ def test_a_claim_that_does_not_come_with_the_others_is_fetched_alone(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["as it is sent", "as it is read"])
-def test_an_error_inside_the_driver_while_claims_are_fetched_together_fails_none(
+def test_an_internal_error_in_the_joint_fetch_fails_no_claim(
     api: ApiServer, claims: KubeClaims, monkeypatch: pytest.MonkeyPatch, *, late: bool
 ) -> None:
     refs = tuple(put(api, f"c{number}") for number in range(3))
@@ -163,7 +163,7 @@ def test_an_error_inside_the_driver_while_claims_are_fetched_together_fails_none
     assert [isinstance(claim, ResourceClaim) for claim in claims.get(refs).values()] == [True] * 3
 
 
-def test_a_claim_that_is_named_twice_is_asked_for_once(api: ApiServer, claims: KubeClaims) -> None:
+def test_a_claim_that_is_named_twice_is_fetched_once(api: ApiServer, claims: KubeClaims) -> None:
     refs = tuple(put(api, f"c{number}") for number in range(3))
     connect(api, claims, refs)
     asked = len(api.requests(path="/c0"))
@@ -177,13 +177,13 @@ def test_more_claims_than_threads_are_all_answered(api: ApiServer, claims: KubeC
     assert claims.get(()) == {}
 
 
-def test_a_server_that_stutters_is_asked_again_within_the_call(api: ApiServer, claims: KubeClaims) -> None:
+def test_a_fetch_is_retried_within_the_call(api: ApiServer, claims: KubeClaims) -> None:
     ref = put(api, "a")
     api.faults += [Fault(path="/a", status=503), Fault(path="/a", drop=True), Fault(path="/a", status=429)]
     assert isinstance(claims.get((ref,))[ref], ResourceClaim)
 
 
-def test_a_claim_of_another_uid_is_left_to_who_decides(api: ApiServer, claims: KubeClaims) -> None:
+def test_a_claim_with_another_uid_is_returned_for_prepare_to_decide(api: ApiServer, claims: KubeClaims) -> None:
     put(api, "a")
     other = ClaimRef("default", "a", "another-uid")
     answer = claims.get((other,))[other]
@@ -193,7 +193,7 @@ def test_a_claim_of_another_uid_is_left_to_who_decides(api: ApiServer, claims: K
 
 @pytest.mark.parametrize("body", ["", "{}", '{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim"}'])
 @pytest.mark.parametrize("kept", [0, 2])
-def test_an_answer_without_a_uid_is_no_claim(api: ApiServer, claims: KubeClaims, body: str, kept: int) -> None:
+def test_an_answer_without_a_uid_is_refused(api: ApiServer, claims: KubeClaims, body: str, kept: int) -> None:
     refs = (put(api, "bare"), put(api, "whole"))
     if kept:
         connect(api, claims, refs)
@@ -208,7 +208,7 @@ def test_an_answer_without_a_uid_is_no_claim(api: ApiServer, claims: KubeClaims,
     )
 
 
-def test_a_token_that_cannot_be_read_fails_each_claim_with_a_sentence(api: ApiServer, tmp_path: Path) -> None:
+def test_an_unreadable_token_is_each_claims_error(api: ApiServer, tmp_path: Path) -> None:
     refs = (put(api, "a"), put(api, "b"))
     token = tmp_path / "token"
     client = Client(
@@ -225,7 +225,7 @@ def test_a_token_that_cannot_be_read_fails_each_claim_with_a_sentence(api: ApiSe
     ]
 
 
-def test_an_error_inside_the_driver_is_that_claims_alone(
+def test_an_internal_error_fails_only_its_claim(
     api: ApiServer, claims: KubeClaims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, odd = put(api, "good"), put(api, "odd")
@@ -245,7 +245,7 @@ def test_an_error_inside_the_driver_is_that_claims_alone(
     )
 
 
-def test_the_patience_is_that_of_the_call_and_not_of_each_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_limit_is_for_the_call_and_not_for_each_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dranode.driver.kube.claims._AT_A_TIME", 1)
     refs = tuple(ClaimRef("default", f"c{number}", f"uid-{number}") for number in range(4))
     group = b'{"versions":[{"version":"v1"}]}'
@@ -253,7 +253,7 @@ def test_the_patience_is_that_of_the_call_and_not_of_each_claim(monkeypatch: pyt
     asked: list[str] = []
 
     class Hanging:
-        """The caller's own claim comes 30 s later; the first of the others never does while the call lasts."""
+        """The caller's own claim arrives after 30 s; the first of the others never arrives during the call."""
 
         now = 0.0
 
@@ -285,7 +285,7 @@ def test_the_patience_is_that_of_the_call_and_not_of_each_claim(monkeypatch: pyt
     assert sorted(asked) in (["c0", "c3"], ["c3"])
 
 
-def test_an_api_that_is_not_there_is_not_reported_as_a_claim_that_is_gone(api: ApiServer, claims: KubeClaims) -> None:
+def test_a_missing_api_is_not_reported_as_a_deleted_claim(api: ApiServer, claims: KubeClaims) -> None:
     good = put(api, "good")
     api.faults += [Fault(path="/good", status=404, body="404 page not found", times=2)]
     (answer,) = claims.get((good,)).values()

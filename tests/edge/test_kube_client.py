@@ -1,4 +1,4 @@
-"""The client against an API server that behaves, misbehaves and goes away."""
+"""The client against an API server that works, misbehaves and goes away."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def client(api: ApiServer, tmp_path: Path) -> Client:
 
 
 def connect(api: ApiServer, folder: Path, **credentials: Any) -> Client:
-    # Dice that always show the same make the delays of a test short and certain.
+    # Dice that always show the same number make the delays of a test short and certain.
     timing = Timing(dice=lambda: 0.0)
     source = Credentials(api.kubeconfig(folder / "kubeconfig", **credentials))
     return Client(Connection(source, retries=True), timing=timing, retries=True)
@@ -52,7 +52,7 @@ def claims(root: str, version: str) -> APIRequest:
     return APIRequest("GET", f"{root}/namespaces/default/resourceclaims/a", "get resourceclaims in namespace default")
 
 
-def test_documents_come_and_go_as_they_are(client: Client, api: ApiServer) -> None:
+def test_documents_are_sent_and_received_unchanged(client: Client, api: ApiServer) -> None:
     assert client.send(GET_NODE)["metadata"]["uid"] == "node-uid"
     event = {"metadata": {"generateName": "e-"}, "note": 'text with "quotes" and ü'}
     made = client.send(
@@ -68,7 +68,7 @@ def test_documents_come_and_go_as_they_are(client: Client, api: ApiServer) -> No
     ("served", "used"),
     [(("v1", "v1beta1"), "v1"), (("v1beta2", "v1beta1"), "v1beta2"), (("v1beta1",), "v1beta1")],
 )
-def test_the_newest_version_that_there_is_is_used_and_read_as_v1(
+def test_the_newest_served_version_is_used_and_read_as_v1(
     api: ApiServer, tmp_path: Path, served: tuple[str, ...], used: str
 ) -> None:
     api.versions = served
@@ -83,7 +83,7 @@ def test_the_newest_version_that_there_is_is_used_and_read_as_v1(
     assert len([one for one in api.seen if one.path == "/apis/resource.k8s.io"]) == 1
 
 
-def test_a_version_that_an_upgrade_removes_is_looked_for_again(client: Client, api: ApiServer) -> None:
+def test_the_version_is_discovered_again_after_an_upgrade_removed_it(client: Client, api: ApiServer) -> None:
     api.put("resourceclaims", {"metadata": {"namespace": "default", "name": "a"}})
     api.versions = ("v1beta1",)
     assert client.resource(claims)["metadata"]["name"] == "a"
@@ -92,14 +92,14 @@ def test_a_version_that_an_upgrade_removes_is_looked_for_again(client: Client, a
     assert client.version() == "v1"
 
 
-def test_a_missing_object_is_no_reason_to_look_for_versions(client: Client, api: ApiServer) -> None:
+def test_a_missing_object_causes_no_discovery(client: Client, api: ApiServer) -> None:
     with pytest.raises(ApiError) as raised:
         client.resource(claims)
     assert raised.value.status == 404
     assert len([one for one in api.seen if one.path == "/apis/resource.k8s.io"]) == 1
 
 
-def test_a_server_without_the_api_says_which_version_has_it(client: Client, api: ApiServer) -> None:
+def test_a_server_without_the_api_is_an_error_that_names_the_version_with_it(client: Client, api: ApiServer) -> None:
     api.versions = ()
     with pytest.raises(ApiError, match=r"nothing of resource\.k8s\.io.*Kubernetes 1\.34 and later serve v1"):
         client.resource(claims)
@@ -112,19 +112,19 @@ def test_a_role_that_may_not_discover_uses_v1(client: Client, api: ApiServer) ->
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_reading_outlasts_what_passes(client: Client, api: ApiServer, status: int) -> None:
+def test_reading_is_retried_after_temporary_errors(client: Client, api: ApiServer, status: int) -> None:
     api.faults.append(Fault(path=NODES, status=status, times=2))
     assert client.send(GET_NODE)["metadata"]["name"] == "node"
     assert [one.status for one in api.seen] == [status, status, 200]
 
 
-def test_reading_outlasts_a_dropped_connection(client: Client, api: ApiServer) -> None:
+def test_reading_is_retried_after_a_dropped_connection(client: Client, api: ApiServer) -> None:
     api.faults.append(Fault(path=NODES, drop=True))
     assert client.send(GET_NODE)["metadata"]["name"] == "node"
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 422])
-def test_what_does_not_pass_is_not_tried_again(client: Client, api: ApiServer, status: int) -> None:
+def test_permanent_errors_are_not_retried(client: Client, api: ApiServer, status: int) -> None:
     api.faults.append(Fault(path=NODES, status=status, times=9, body='{"kind":"Status","message":"the reason"}'))
     with pytest.raises(ApiError, match="the reason") as raised:
         client.send(GET_NODE)
@@ -132,7 +132,7 @@ def test_what_does_not_pass_is_not_tried_again(client: Client, api: ApiServer, s
     assert len(api.seen) == 1
 
 
-def test_writing_is_tried_again_only_where_the_server_did_nothing(client: Client, api: ApiServer) -> None:
+def test_writing_is_retried_only_if_the_server_did_nothing(client: Client, api: ApiServer) -> None:
     post = APIRequest("POST", "/apis/events.k8s.io/v1/namespaces/default/events", "create events", {}, {"metadata": {}})
     api.faults.append(Fault("POST", status=503))
     with pytest.raises(ApiError, match="503"):
@@ -144,7 +144,7 @@ def test_writing_is_tried_again_only_where_the_server_did_nothing(client: Client
     assert [one.status for one in api.seen] == [503, 429, 200]
 
 
-def test_the_servers_wish_to_be_left_alone_is_kept_or_the_time_is_up(client: Client, api: ApiServer) -> None:
+def test_a_retry_after_beyond_the_time_limit_ends_the_request(client: Client, api: ApiServer) -> None:
     api.faults.append(Fault(path=NODES, status=429, headers={"Retry-After": "30"}))
     with pytest.raises(ApiError, match="429") as raised:
         client.send(GET_NODE, seconds=5)
@@ -152,20 +152,20 @@ def test_the_servers_wish_to_be_left_alone_is_kept_or_the_time_is_up(client: Cli
     assert len(api.seen) == 1
 
 
-def test_a_slow_answer_is_not_waited_for(client: Client, api: ApiServer) -> None:
+def test_a_slow_answer_ends_at_the_time_limit(client: Client, api: ApiServer) -> None:
     api.faults.append(Fault(path=NODES, seconds=2.0, times=99))
     with pytest.raises(ApiError, match=r"the API server at http://127\.0\.0\.1:\d+ did not answer in time") as raised:
         client.send(GET_NODE, seconds=0.3)
     assert raised.value.passes
 
 
-def test_a_server_that_is_away_is_one_sentence(client: Client, api: ApiServer) -> None:
+def test_an_unreachable_server_is_reported_in_one_sentence(client: Client, api: ApiServer) -> None:
     api.stop()
     with pytest.raises(ApiError, match=r"^the API server at http://[\d.:]+ does not answer: Connection refused$"):
         client.send(GET_NODE, seconds=0.2)
 
 
-def test_a_command_asks_once_and_says_what_it_waits_for() -> None:
+def test_a_command_asks_once_and_announces_the_request() -> None:
     wire = Scripted([(0.0, 503, b"{}"), (0.0, 200, b"{}")])
     client = Client(wire, timing=Timing(clock=wire.clock))
     asked: list[str] = []
@@ -181,7 +181,7 @@ def test_a_command_asks_once_and_says_what_it_waits_for() -> None:
     assert asked == ["get nodes"]
 
 
-def test_waiting_ends_when_the_driver_stops(api: ApiServer, tmp_path: Path) -> None:
+def test_retrying_ends_when_the_driver_stops(api: ApiServer, tmp_path: Path) -> None:
     client = connect(api, tmp_path)
     api.faults.append(Fault(path=NODES, status=503, times=99, headers={"Retry-After": "15"}))
     threading.Timer(0.1, client.timing.stopped.set).start()
@@ -189,13 +189,13 @@ def test_waiting_ends_when_the_driver_stops(api: ApiServer, tmp_path: Path) -> N
         client.send(GET_NODE)
 
 
-def test_an_answer_that_is_not_json_is_one_sentence(client: Client, api: ApiServer) -> None:
+def test_an_answer_that_is_not_json_is_reported_in_one_sentence(client: Client, api: ApiServer) -> None:
     api.faults.append(Fault(path=NODES, status=200, body="<html>", times=99))
     with pytest.raises(ApiError, match="is not JSON"):
         client.send(GET_NODE, seconds=0.1)
 
 
-def test_a_token_from_a_file_is_read_again_when_it_is_turned_down(api: ApiServer, tmp_path: Path) -> None:
+def test_a_token_file_is_read_again_when_its_token_is_rejected(api: ApiServer, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old")
     api.tokens = {"old"}
@@ -209,7 +209,7 @@ def test_a_token_from_a_file_is_read_again_when_it_is_turned_down(api: ApiServer
     assert client.send(GET_NODE)["metadata"]["name"] == "node"
 
 
-def test_a_server_of_another_authority_is_not_trusted(tmp_path: Path) -> None:
+def test_a_server_with_another_ca_is_not_trusted(tmp_path: Path) -> None:
     with api_server(tls=True) as api:
         kubeconfig = Path(api.kubeconfig(tmp_path / "kubeconfig"))
         kubeconfig.write_text(kubeconfig.read_text().replace("ca.crt", "other.crt"))
@@ -221,7 +221,7 @@ def test_a_server_of_another_authority_is_not_trusted(tmp_path: Path) -> None:
 
 @pytest.fixture
 def pods_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    """An API server as a pod finds it; the pod's service account is in `tmp_path`."""
+    """An API server as a pod sees it; the pod's service account is in `tmp_path`."""
     with api_server(tls=True, tokens={"of the pod"}) as api:
         api.put("nodes", {"metadata": {"name": "node"}})
         (tmp_path / "token").write_text("of the pod")
@@ -231,12 +231,12 @@ def pods_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api
         yield api
 
 
-def test_a_pods_service_account_connects_by_its_token_and_authority(pods_server: ApiServer, tmp_path: Path) -> None:
+def test_a_pod_connects_with_its_service_accounts_token_and_ca(pods_server: ApiServer, tmp_path: Path) -> None:
     source = Credentials(service_account=tmp_path)
     source.check()
     client = Client(Connection(source))
     assert client.send(GET_NODE)["metadata"]["name"] == "node"
-    # kubelet has renewed the token, and the clock may have jumped: that the old one is rejected is enough.
+    # kubelet has renewed the token. The rejection of the old one is enough to read it again, whatever the clock says.
     pods_server.tokens = {"renewed"}
     (tmp_path / "token").write_text("renewed")
     assert client.send(GET_NODE)["metadata"]["name"] == "node"
@@ -252,7 +252,7 @@ def test_a_pods_token_that_cannot_be_read_again_is_still_used(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("text", ["", "{", "clusters: 7", "current-context: missing"])
-def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
+def test_an_unusable_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(text)
     client = Client(Connection(Credentials(str(kubeconfig))))
@@ -260,7 +260,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, text: str) ->
         client.send(GET_NODE, seconds=0.1)
 
 
-def test_without_credentials_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(UsageError, match="--kubeconfig"):
         Credentials().check()
@@ -274,7 +274,7 @@ def test_without_credentials_nothing_is_begun(tmp_path: Path, monkeypatch: pytes
 
 @dataclass
 class Scripted:
-    """A wire that plays answers; each takes its seconds on the clock."""
+    """A wire that plays scripted answers; each takes some seconds on the clock."""
 
     answers: list[tuple[float, int, bytes]]
     now: float = 0.0
@@ -290,9 +290,9 @@ class Scripted:
         return SimpleNamespace(status=status, headers={}, data=data)
 
 
-def test_a_version_that_goes_away_when_the_time_is_up_is_one_sentence() -> None:
+def test_a_version_that_disappears_at_the_time_limit_is_an_api_error() -> None:
     group = b'{"versions":[{"version":"v1"}]}'
-    # An answer may take longer than it was given, for the limit is on each part of it.
+    # An answer may take longer than its limit, since the limit applies to each part of it.
     wire = Scripted([(4.0, 200, group), (3.0, 404, b"404 page not found"), (0.0, 200, group)])
     client = Client(wire, timing=Timing(clock=wire.clock, dice=lambda: 0.0))
     with pytest.raises(ApiError) as raised:
@@ -301,7 +301,7 @@ def test_a_version_that_goes_away_when_the_time_is_up_is_one_sentence() -> None:
     assert wire.seen.count("/apis/resource.k8s.io") == 2
 
 
-def test_a_stream_that_breaks_while_it_is_refused_is_a_broken_stream() -> None:
+def test_a_stream_that_breaks_during_its_refusal_is_a_broken_stream() -> None:
     class Breaking(Scripted):
         def send(self, outgoing: Outgoing) -> Any:
             del outgoing
@@ -320,7 +320,7 @@ def test_a_stream_that_breaks_while_it_is_refused_is_a_broken_stream() -> None:
         list(Client(Breaking([])).stream(GET_NODE, 5.0, lambda _: None))
 
 
-def test_what_a_proxy_says_in_many_lines_is_one_line() -> None:
+def test_a_proxys_multiline_page_is_reported_in_one_line() -> None:
     wire = Scripted([(0.0, 502, b"<html>\r\n<head><title>502</title></head>\r\n\r\n<hr>nginx\r\n</html>\r\n")])
     with pytest.raises(ApiError) as raised:
         Client(wire, timing=Timing(clock=wire.clock)).send(GET_NODE, patient=False)
@@ -334,7 +334,7 @@ def test_what_a_proxy_says_in_many_lines_is_one_line() -> None:
 
 @contextlib.contextmanager
 def answering(folder: Path, first: bytes, drop: bytes = b"") -> Iterator[Client]:
-    """A client of a server that begins every answer with `first` and goes on with `drop` now and then."""
+    """A client of a server that starts every answer with `first` and keeps sending `drop`."""
     stopped = threading.Event()
 
     class Answering(socketserver.BaseRequestHandler):
@@ -368,14 +368,12 @@ def answering(folder: Path, first: bytes, drop: bytes = b"") -> Iterator[Client]
         (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 100000\r\n\r\n", b" "),
     ],
 )
-def test_a_server_that_drips_bytes_costs_a_request_no_more_than_its_time(
-    tmp_path: Path, first: bytes, drop: bytes
-) -> None:
+def test_a_server_that_drips_bytes_does_not_extend_the_time_limit(tmp_path: Path, first: bytes, drop: bytes) -> None:
     with answering(tmp_path, first, drop) as client, pytest.raises(ApiError, match=r"did not answer in time|1xx"):
         client.send(GET_NODE, seconds=0.5, patient=False)
 
 
-def test_a_watch_whose_line_does_not_end_is_left(tmp_path: Path) -> None:
+def test_a_watch_ends_if_a_line_takes_too_long(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     line = b'{"type":"BOOKMARK","object":{}}\n'
     with answering(tmp_path, head + b"%x\r\n%s\r\n" % (len(line), line), b"1\r\n \r\n") as client:
@@ -385,7 +383,7 @@ def test_a_watch_whose_line_does_not_end_is_left(tmp_path: Path) -> None:
             next(events)
 
 
-def test_a_line_of_a_watch_has_a_greatest_size(tmp_path: Path) -> None:
+def test_a_watch_ends_if_a_line_is_too_long(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     request = APIRequest("GET", NODES, "watch nodes", most=1000)
     with answering(tmp_path, head, b"400\r\n%s\r\n" % (b" " * 1024)) as client, pytest.raises(BrokenStreamError):
@@ -409,13 +407,13 @@ def test_a_line_of_a_watch_has_a_greatest_size(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
-def test_an_answer_without_an_object_is_no_success(tmp_path: Path, method: str, answer: bytes, sentence: str) -> None:
+def test_an_answer_without_an_object_is_an_error(tmp_path: Path, method: str, answer: bytes, sentence: str) -> None:
     request = APIRequest(method, NODES, "get nodes")
     with answering(tmp_path, b"HTTP/1.1 " + answer) as client, pytest.raises(ApiError, match=sentence):
         client.send(request, patient=False)
 
 
-def test_a_watch_that_is_sent_elsewhere_is_an_error(tmp_path: Path) -> None:
+def test_a_watch_with_a_status_other_than_200_is_an_error(tmp_path: Path) -> None:
     with (
         answering(tmp_path, b"HTTP/1.1 204 No Content\r\n\r\n") as client,
         pytest.raises(ApiError, match="answered 204"),
@@ -423,7 +421,7 @@ def test_a_watch_that_is_sent_elsewhere_is_an_error(tmp_path: Path) -> None:
         list(client.stream(GET_NODE, 5.0, lambda _: None))
 
 
-def test_an_endless_answer_is_left_at_its_greatest_size(tmp_path: Path) -> None:
+def test_an_endless_answer_ends_at_the_maximum_size(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     request = APIRequest("GET", NODES, "get nodes", most=10_000)
     chunk = b"400\r\n%s\r\n" % (b" " * 1024)

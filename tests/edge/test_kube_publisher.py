@@ -1,4 +1,4 @@
-"""The publisher against an API server: what it writes, what it mends, and what it says of itself."""
+"""The publisher against an API server: what it writes, what it repairs, and what status it reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def inventory(*names: str, **fields: Any) -> Inventory:
 
 @dataclass
 class Publishing:
-    """A cluster, and its server."""
+    """A cluster and its API server."""
 
     api: ApiServer
     cluster: KubeCluster
@@ -47,7 +47,7 @@ class Publishing:
         self.cluster.publish(DRIVER, wanted)
 
     def published(self, wanted: Inventory) -> None:
-        """Publish and wait until it is done."""
+        """Publish and wait until it is published."""
         self.publish(wanted)
         self.eventually(lambda: self.status.published)
 
@@ -61,7 +61,7 @@ class Publishing:
         return [[device["name"] for device in one["spec"].get("devices", ())] for one in self.slices()]
 
     def alter(self, change: Callable[[Any], None]) -> None:
-        """Change the first slice as somebody else would."""
+        """Change the first slice as another client would."""
         self.api.objects.edit("resourceslices", self.slices()[0]["metadata"]["name"], change)
 
 
@@ -105,7 +105,7 @@ def test_an_older_server_is_published_to_in_its_version(it: Publishing, served: 
     assert ("basic" in write.body["spec"]["devices"][0]) is (served == ("v1beta1",))
 
 
-def test_what_is_published_already_is_not_written_again(it: Publishing, tmp_path: Path) -> None:
+def test_an_unchanged_inventory_is_not_written_again(it: Publishing, tmp_path: Path) -> None:
     it.published(inventory("a", "b"))
     again = connect(it.api, tmp_path)
     again.publish(DRIVER, inventory("a", "b"))
@@ -124,7 +124,7 @@ def test_a_change_of_hardware_is_written_at_once(it: Publishing) -> None:
     assert (it.status.created, it.status.updated, it.status.repairs) == (1, 1, 0)
 
 
-def test_slices_of_others_are_left_alone(it: Publishing) -> None:
+def test_slices_of_others_are_left_unchanged(it: Publishing) -> None:
     pool = {"name": "node", "generation": 1, "resourceSliceCount": 1}
     for driver, node in (("other.example.com", "node"), (DRIVER, "another")):
         spec = {"driver": driver, "nodeName": node, "pool": pool}
@@ -154,7 +154,7 @@ def test_edits_and_deletions_by_others_are_undone(it: Publishing, caplog: pytest
     it.eventually(lambda: it.status.repairs == 2)
     assert len(it.api.writes()) == began + 2
     assert it.status.problem is None
-    # What kubelet does whenever it starts is nothing to be warned of.
+    # kubelet deletes all slices whenever it starts, which deserves no warning.
     said = [(one.levelname, one.message.partition(": ")[2]) for one in caplog.records if ": " in one.message]
     assert said == [
         ("WARNING", "undid changes that somebody else made"),
@@ -163,13 +163,13 @@ def test_edits_and_deletions_by_others_are_undone(it: Publishing, caplog: pytest
 
 
 @pytest.mark.parametrize("as_event", [True, False])
-def test_watching_goes_on_after_the_server_has_forgotten_the_place(
+def test_watching_continues_after_the_resource_version_has_expired(
     it: Publishing, caplog: pytest.LogCaptureFixture, *, as_event: bool
 ) -> None:
     it.api.gone_as_event = as_event
     it.api.watch_seconds = 0.1
     it.published(inventory("a"))
-    # The next one is not asked for before a second has passed.
+    # The next watch starts a second later at the earliest, after the change and the expiry below.
     it.eventually(lambda: it.api.watches_ended)
     it.api.watch_seconds = 3600
     it.alter(lambda one: one["spec"].pop("devices"))
@@ -180,19 +180,19 @@ def test_watching_goes_on_after_the_server_has_forgotten_the_place(
     assert not any("410" in line or "too old" in line for line in caplog.messages)
 
 
-def test_a_watch_whose_place_is_forgotten_while_it_runs_lists_again(it: Publishing) -> None:
+def test_a_running_watch_whose_resource_version_expires_lists_again(it: Publishing) -> None:
     it.published(inventory("a"))
     lists = len(it.api.requests("GET", "resourceslices"))
     it.eventually(lambda: any(one.query.get("watch") for one in it.api.requests("GET", "resourceslices")))
     with it.api.objects.changed:
-        # Events that this watch has not been sent are gone with the history.
+        # Events that were not sent on this watch are dropped with the history.
         it.alter(lambda one: one["spec"]["devices"].append({"name": "x"}))
         it.api.objects.forget()
     it.eventually(lambda: it.devices() == [["a"]])
     assert len(it.api.requests("GET", "resourceslices")) > lists
 
 
-def test_a_node_that_the_cluster_does_not_have_is_named(it: Publishing) -> None:
+def test_a_node_that_the_cluster_does_not_know_is_named(it: Publishing) -> None:
     it.api.objects.remove("nodes", "node")
     it.publish(inventory("a"))
     problem = it.eventually(lambda: it.status.problem)
@@ -212,7 +212,7 @@ def test_a_node_without_a_uid_owns_no_slices(it: Publishing) -> None:
     assert len(it.api.requests("POST")) == 1
 
 
-def test_a_missing_right_is_named_and_outlasted(it: Publishing) -> None:
+def test_a_missing_permission_is_named_and_retried(it: Publishing) -> None:
     body = '{"message":"User u cannot create resource resourceslices"}'
     it.api.faults.append(Fault("POST", "resourceslices", times=2, status=403, body=body))
     it.publish(inventory("a"))
@@ -220,7 +220,7 @@ def test_a_missing_right_is_named_and_outlasted(it: Publishing) -> None:
     it.eventually(lambda: it.status.published)
 
 
-def test_a_refusal_is_reported_once_though_the_server_makes_up_a_name_for_every_try(
+def test_a_refusal_is_reported_once_although_every_attempt_has_another_name(
     it: Publishing, caplog: pytest.LogCaptureFixture
 ) -> None:
     for made_up in ("2fltd", "bvfqd", "w2shq"):
@@ -232,7 +232,7 @@ def test_a_refusal_is_reported_once_though_the_server_makes_up_a_name_for_every_
 
 
 @pytest.mark.parametrize("status", [409, 429, 500, 503])
-def test_a_write_that_fails_is_tried_again_from_a_fresh_list(it: Publishing, status: int) -> None:
+def test_a_failed_write_is_retried_from_a_fresh_list(it: Publishing, status: int) -> None:
     it.published(inventory("a"))
     it.api.faults.append(Fault("PUT", "resourceslices", status=status))
     it.publish(inventory("b"))
@@ -240,8 +240,8 @@ def test_a_write_that_fails_is_tried_again_from_a_fresh_list(it: Publishing, sta
     it.eventually(lambda: it.status.published)
 
 
-def test_a_creation_whose_answer_is_lost_leaves_one_slice(it: Publishing) -> None:
-    # Not even the watch tells of it in time.
+def test_a_creation_whose_answer_is_lost_is_not_repeated(it: Publishing) -> None:
+    # The watch does not report the new slice in time either.
     it.api.mute = True
     it.api.after.append(Fault("POST", "resourceslices", drop=True))
     it.published(inventory("a"))
@@ -250,7 +250,7 @@ def test_a_creation_whose_answer_is_lost_leaves_one_slice(it: Publishing) -> Non
     assert len(it.api.requests("POST")) == 1
 
 
-def test_a_partition_is_reported_and_mended_from(it: Publishing) -> None:
+def test_a_network_partition_is_reported_and_recovered_from(it: Publishing) -> None:
     it.published(inventory("a"))
     it.api.stop()
     it.publish(inventory("b"))
@@ -261,9 +261,7 @@ def test_a_partition_is_reported_and_mended_from(it: Publishing) -> None:
     it.eventually(lambda: it.status.published and it.status.problem is None)
 
 
-def test_fields_that_the_server_drops_are_named_once_and_not_fought_for(
-    it: Publishing, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_dropped_fields_are_named_once_and_not_written_again(it: Publishing, caplog: pytest.LogCaptureFixture) -> None:
     it.api.objects.gates_off.add("DRADeviceTaints")
     it.published(inventory("a", taints=(DeviceTaint(key="k", effect="NoSchedule"),)))
     assert it.status.dropped == {"DRADeviceTaints"}
@@ -274,7 +272,7 @@ def test_fields_that_the_server_drops_are_named_once_and_not_fought_for(
     assert it.status.problem is None
 
 
-def test_devices_that_cannot_be_shared_are_withdrawn_until_the_gate_is_on(it: Publishing) -> None:
+def test_shareable_devices_are_withdrawn_until_the_gate_is_on(it: Publishing) -> None:
     it.api.objects.gates_off.add("DRAConsumableCapacity")
     it.publish(inventory("a", "b", allow_multiple_allocations=True))
     problem = it.eventually(lambda: it.status.problem)
@@ -282,7 +280,7 @@ def test_devices_that_cannot_be_shared_are_withdrawn_until_the_gate_is_on(it: Pu
     it.eventually(lambda: it.devices() == [[]])
     assert not it.status.published
     writes = len(it.api.writes())
-    # The operator turns the gate on, which takes a restart of the API server.
+    # The operator enables the gate, which requires a restart of the API server.
     it.api.stop()
     it.api.objects.gates_off.clear()
     it.api.start()
@@ -292,7 +290,7 @@ def test_devices_that_cannot_be_shared_are_withdrawn_until_the_gate_is_on(it: Pu
     assert [one.query.get("dryRun") for one in it.api.writes()[writes:]] == ["All", None]
 
 
-def test_a_gate_that_is_still_off_after_a_restart_shows_nothing(it: Publishing) -> None:
+def test_nothing_is_published_if_the_gate_is_still_off_after_a_restart(it: Publishing) -> None:
     it.api.objects.gates_off.add("DRAConsumableCapacity")
     it.publish(inventory("a", allow_multiple_allocations=True))
     it.eventually(lambda: it.devices() == [[]])
@@ -305,7 +303,7 @@ def test_a_gate_that_is_still_off_after_a_restart_shows_nothing(it: Publishing) 
     assert not it.status.published
 
 
-def test_a_publisher_that_rests_leaves_its_slices_and_mends_nothing(it: Publishing) -> None:
+def test_a_paused_publisher_leaves_its_slices_and_repairs_nothing(it: Publishing) -> None:
     it.published(inventory("a"))
     it.cluster.pause(DRIVER)
     it.alter(lambda one: one["spec"].pop("devices"))
@@ -314,17 +312,17 @@ def test_a_publisher_that_rests_leaves_its_slices_and_mends_nothing(it: Publishi
     assert it.devices() == [["a"]]
 
 
-def test_slices_belong_to_the_node_that_there_is_now(it: Publishing) -> None:
+def test_slices_are_owned_by_a_recreated_node(it: Publishing) -> None:
     it.published(inventory("a"))
     it.api.objects.remove("nodes", "node")
     it.api.put("nodes", {"metadata": {"name": "node", "uid": "another-uid"}})
-    # The garbage collector deletes what belongs to a node that is gone.
+    # The garbage collector deletes objects of a deleted node.
     it.api.objects.remove("resourceslices", it.slices()[0]["metadata"]["name"])
     (made,) = it.eventually(it.slices)
     assert made["metadata"]["ownerReferences"][0]["uid"] == "another-uid"
 
 
-def test_a_publisher_that_rests_while_a_write_hangs_makes_no_other(
+def test_a_publisher_that_is_paused_during_a_write_makes_no_other(
     it: Publishing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dranode.driver.kube.slice_loop._JOIN_SECONDS", 0.1)
@@ -342,7 +340,7 @@ def test_a_publisher_that_rests_while_a_write_hangs_makes_no_other(
 
 
 class Breaking:
-    """A wire on which every list answers and every watch breaks after a minute; who listens stops after ten breaks."""
+    """A wire whose lists succeed and whose watches break after a minute; the watcher stops after ten breaks."""
 
     listing = b'{"apiVersion":"resource.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}'
 
@@ -374,7 +372,7 @@ class Breaking:
             self.watch.stop()
 
 
-def test_a_watch_that_lived_before_it_broke_is_begun_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_lived_before_it_broke_is_restarted_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = Breaking()
     delays: list[float] = []
     stopped = wire.watch._stopped
@@ -403,6 +401,6 @@ def test_a_list_without_items_is_an_error_and_not_an_empty_list(listing: bytes, 
             list_slices(client, "d", "n")
 
 
-def test_an_error_event_with_a_code_that_is_no_number_cannot_be_read() -> None:
+def test_an_error_event_whose_code_is_not_a_number_is_refused() -> None:
     with pytest.raises(ApiError, match="an event of the API server's watch cannot be read"):
         Breaking().watch._passed_on({"type": "ERROR", "object": {"message": "m", "code": "many"}})

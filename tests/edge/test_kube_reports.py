@@ -1,4 +1,4 @@
-"""What the cluster is told of claims and of what happens unasked, through an API server."""
+"""Statuses and Events that the driver sends to an API server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHARE = "00000000-0000-0000-0000-000000000001"
 
 
 class TalkingLamps(Lamps):
-    """Lamps that say which one they are; the third one says what no JSON can."""
+    """Lamps that report which one they are; the third one reports something that JSON cannot express."""
 
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
         del record, inventory
@@ -72,7 +72,7 @@ def cluster(api: ApiServer, tmp_path: Path) -> Iterator[KubeCluster]:
 
 
 class Reported:
-    """A node whose answers are reported, as the DRA service does it."""
+    """A node whose answers are reported as the DRA service does it."""
 
     def __init__(self, cluster: KubeCluster, node: NodeClaims) -> None:
         self.node, self.reporter = node, cluster.reporter(node)
@@ -124,7 +124,7 @@ def test_a_prepared_claim_has_its_devices_in_its_status_until_it_is_unprepared(
     eventually(lambda: not devices(api, "a"))
 
 
-def test_other_drivers_entries_are_left_alone(api: ApiServer, reported: Reported) -> None:
+def test_other_drivers_entries_are_left_unchanged(api: ApiServer, reported: Reported) -> None:
     claim = put(api, "a", "lamp-0")
     other = {"driver": "other.example.com", "pool": "node", "device": "d"}
     api.objects.edit("resourceclaims", "a", lambda one: one["status"].update(devices=[other]), "default")
@@ -139,7 +139,7 @@ def test_a_repeated_prepare_writes_no_status_again(api: ApiServer, reported: Rep
     ref = reference(claim)
     reported.prepare({ref: claim})
     eventually(lambda: devices(api, "a"))
-    # While a write is under way another one is made, since nobody knows which of them comes last.
+    # While a write is under way another one follows, since their order is unknown.
     eventually(lambda: not reported.reporter.status._outbox.sends(ref.uid))  # type: ignore[union-attr]
     again = cluster.get((ref,))
     reported.prepare(again)
@@ -156,7 +156,7 @@ def test_an_older_server_has_the_status_in_its_version(api: ApiServer, reported:
     assert patch.body["apiVersion"] == "resource.k8s.io/v1beta1"
 
 
-def test_without_claim_status_none_is_written_and_failures_are_reported_all_the_same(
+def test_failures_are_reported_as_events_if_claim_status_is_off(
     api: ApiServer, node: NodeClaims, tmp_path: Path
 ) -> None:
     source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
@@ -168,7 +168,7 @@ def test_without_claim_status_none_is_written_and_failures_are_reported_all_the_
     assert not api.requests("PATCH")
 
 
-def test_what_is_found_out_beforehand_is_not_asked_again(api: ApiServer, tmp_path: Path) -> None:
+def test_the_first_claim_uses_the_version_discovered_at_connect(api: ApiServer, tmp_path: Path) -> None:
     claim = put(api, "a", "lamp-0")
     cluster = KubeCluster(
         Credentials(api.kubeconfig(tmp_path / "kubeconfig")), "node", claim_status=False, fatal=pytest.fail
@@ -182,9 +182,7 @@ def test_what_is_found_out_beforehand_is_not_asked_again(api: ApiServer, tmp_pat
     cluster.close()
 
 
-def test_what_cannot_be_found_out_beforehand_is_found_out_where_it_is_needed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_connect_is_repeated_by_the_first_claim(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = tmp_path / "kubeconfig"
     config.write_text("{}")
     cluster = KubeCluster(Credentials(str(config)), "node", claim_status=False, fatal=pytest.fail)
@@ -198,7 +196,7 @@ def test_what_cannot_be_found_out_beforehand_is_found_out_where_it_is_needed(
     cluster.close()
 
 
-def test_a_driver_that_says_what_cannot_be_written_has_its_claim_prepared(api: ApiServer, reported: Reported) -> None:
+def test_a_status_that_cannot_be_serialized_does_not_fail_the_claim(api: ApiServer, reported: Reported) -> None:
     claim = put(api, "a", "lamp-3")
     assert isinstance(reported.prepare({reference(claim): claim})[reference(claim).uid], Prepared)
     other = put(api, "b", "lamp-1")
@@ -207,7 +205,7 @@ def test_a_driver_that_says_what_cannot_be_written_has_its_claim_prepared(api: A
     assert not devices(api, "a")
 
 
-def test_a_failed_prepare_is_reported_on_claim_and_pod_and_in_the_status(api: ApiServer, reported: Reported) -> None:
+def test_a_failed_prepare_is_reported_on_claim_and_pod_and_in_status(api: ApiServer, reported: Reported) -> None:
     claim = put(api, "a", "lamp-9")
     ref = reference(claim)
     for _ in range(3):
@@ -227,7 +225,7 @@ def test_a_failed_prepare_is_reported_on_claim_and_pod_and_in_the_status(api: Ap
     assert '"lamp-9"' in entry["conditions"][0]["message"]
 
 
-def test_a_claim_that_could_not_be_fetched_is_reported_on_the_claim_alone(api: ApiServer, reported: Reported) -> None:
+def test_a_claim_that_cannot_be_fetched_is_reported_only_on_the_claim(api: ApiServer, reported: Reported) -> None:
     ref = ClaimRef("default", "gone", "uid-gone")
     reported.prepare({ref: DranodeError("claim default/gone cannot be fetched")})
     (event,) = eventually(lambda: api.objects.all("events"))
@@ -235,12 +233,12 @@ def test_a_claim_that_could_not_be_fetched_is_reported_on_the_claim_alone(api: A
     assert not api.requests("PATCH")
 
 
-def test_kubelet_does_not_wait_for_a_server_that_is_slow(api: ApiServer, reported: Reported) -> None:
+def test_kubelet_does_not_wait_for_a_slow_server(api: ApiServer, reported: Reported) -> None:
     claim = put(api, "a", "lamp-0")
     asked = threading.Event()
 
     class Held(Fault):
-        """An answer that comes only after kubelet has had its own."""
+        """An answer that comes only after kubelet has got its own."""
 
         def takes(self, method: str, path: str) -> bool:
             del path
@@ -255,14 +253,14 @@ def test_kubelet_does_not_wait_for_a_server_that_is_slow(api: ApiServer, reporte
     eventually(lambda: devices(api, "a"))
 
 
-def test_status_and_events_outlast_a_server_that_stutters(api: ApiServer, reported: Reported) -> None:
+def test_status_and_events_are_retried_after_temporary_errors(api: ApiServer, reported: Reported) -> None:
     claim = put(api, "a", "lamp-9")
     api.faults += [Fault("PATCH", status=503), Fault("POST", "events", drop=True)]
     reported.prepare({reference(claim): claim})
     eventually(lambda: devices(api, "a") and len(api.objects.all("events")) == 2)
 
 
-def test_a_missing_right_is_logged_once_and_disturbs_nobody(
+def test_a_missing_permission_is_logged_once_and_fails_no_claim(
     api: ApiServer, reported: Reported, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.faults.append(Fault("PATCH", status=403, times=99, body='{"message":"cannot patch resource"}'))
@@ -274,7 +272,7 @@ def test_a_missing_right_is_logged_once_and_disturbs_nobody(
     assert sum("resourceclaims/driver" in line for line in caplog.messages) == 1
 
 
-def test_the_status_of_a_claim_that_is_gone_is_forgotten(
+def test_the_status_of_a_deleted_claim_is_not_retried(
     api: ApiServer, reported: Reported, caplog: pytest.LogCaptureFixture
 ) -> None:
     claim = put(api, "a", "lamp-0")
@@ -287,7 +285,7 @@ def test_the_status_of_a_claim_that_is_gone_is_forgotten(
     assert not caplog.messages
 
 
-def test_what_happens_unasked_is_reported_on_pod_claim_and_node(api: ApiServer, cluster: KubeCluster) -> None:
+def test_notifications_are_reported_on_pod_claim_and_node(api: ApiServer, cluster: KubeCluster) -> None:
     claim = ClaimRef("default", "a", "uid-a")
     cluster.notify(
         Lamps.driver, DriftRepaired(PodSandbox("sandbox", "uid-p", "default", "p"), (claim,), "it ran elsewhere")
@@ -323,13 +321,13 @@ def test_a_driver_that_starts_with_a_damaged_record_reports_it_on_the_node(
     assert f"UID {reference(claim).uid}" in event["note"]
 
 
-def test_the_last_words_are_said_before_the_connection_closes(api: ApiServer, cluster: KubeCluster) -> None:
+def test_pending_events_are_sent_before_the_connection_closes(api: ApiServer, cluster: KubeCluster) -> None:
     cluster.notify(Lamps.driver, RecordQuarantined("uid-b", "the checksum differs"))
     cluster.close(20)
     assert len(api.objects.all("events")) == 1
 
 
-def test_the_newest_word_replaces_one_that_waits() -> None:
+def test_a_newer_item_replaces_one_that_waits() -> None:
     sent: list[int] = []
     first, go_on = threading.Event(), threading.Event()
 
@@ -350,7 +348,7 @@ def test_the_newest_word_replaces_one_that_waits() -> None:
     assert sent == [1, 3, 4]
 
 
-def test_a_word_that_may_pass_later_is_tried_until_a_newer_one_takes_its_place() -> None:
+def test_an_item_is_retried_until_a_newer_one_replaces_it() -> None:
     tried: list[int] = []
 
     def send(item: int) -> None:
@@ -367,7 +365,7 @@ def test_a_word_that_may_pass_later_is_tried_until_a_newer_one_takes_its_place()
     assert tried[-1] == 2
 
 
-def test_new_words_do_not_bring_the_server_back_what_it_wants_to_be_spared() -> None:
+def test_a_newer_item_still_waits_for_the_servers_retry_after() -> None:
     tried: list[int] = []
 
     def send(item: int) -> None:
@@ -385,7 +383,7 @@ def test_new_words_do_not_bring_the_server_back_what_it_wants_to_be_spared() -> 
     assert tried == [1, 11], "one last try when the driver stops"
 
 
-def test_the_status_goes_with_whichever_instance_unprepares(
+def test_either_instance_removes_the_status_when_it_unprepares(
     api: ApiServer, reported: Reported, cluster: KubeCluster, tmp_path: Path
 ) -> None:
     other = NodeClaims(TalkingLamps(), tmp_path / "data", tmp_path / "cdi")
@@ -394,20 +392,20 @@ def test_the_status_goes_with_whichever_instance_unprepares(
     ref = reference(claim)
     reported.prepare({ref: claim})
     eventually(lambda: devices(api, "a"))
-    # It has not looked at the ledger since the other one wrote to it.
+    # This instance has not read the ledger since the other one wrote to it.
     assert Reported(cluster, other).unprepare((ref,)) == {ref.uid: None}
     eventually(lambda: not devices(api, "a"))
     other.close()
 
 
-def test_threads_that_come_at_once_share_one_outbox(api: ApiServer, tmp_path: Path) -> None:
+def test_concurrent_threads_share_one_outbox(api: ApiServer, tmp_path: Path) -> None:
     cluster = KubeCluster(
         Credentials(api.kubeconfig(tmp_path / "kubeconfig")), "node", claim_status=True, fatal=pytest.fail
     )
     both = threading.Barrier(2, timeout=1)
 
     class Meeting(dict[str, Any]):
-        """Two threads look before either enters anything, if they can."""
+        """Makes two threads check before either adds its entry, if that is possible."""
 
         def __contains__(self, key: object) -> bool:
             found = super().__contains__(key)
@@ -427,7 +425,7 @@ def test_threads_that_come_at_once_share_one_outbox(api: ApiServer, tmp_path: Pa
     cluster.close()
 
 
-def test_a_status_that_is_dropped_is_named_by_its_claim(
+def test_a_dropped_status_is_named_by_its_claim(
     api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
@@ -439,11 +437,11 @@ def test_a_status_that_is_dropped_is_named_by_its_claim(
     status.close(0.0)
 
 
-def test_an_event_that_is_dropped_is_named_by_its_reason_and_its_object(
+def test_a_dropped_event_is_named_by_its_reason_and_object(
     api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
-    # The clock goes fast, so that the allowance of Events an hour lets all of them pass.
+    # The clock runs fast, so that the hourly limit of Events lets all of them pass.
     hours = iter(range(0, 3600 * 5000, 3600))
     timing = Timing(clock=lambda: float(next(hours)))
     events = KubeEvents(
