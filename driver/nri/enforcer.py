@@ -37,10 +37,9 @@ from dranode.driver.pinning.container_index import (
     to_compare,
 )
 from dranode.driver.pinning.containers import Container, ContainerUpdate, Pinned, Resources
-from dranode.driver.pinning.enforcement import Allowed, CreationRefused
-from dranode.driver.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
+from dranode.driver.pinning.enforcement import CreationRefused
+from dranode.driver.pinning.identity import Ask, Evidence
 from dranode.driver.pinning.refusals import start_refusal
-from dranode.driver.pinning.snapshot import PinSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -148,11 +147,10 @@ class Enforcer:
 
     def _add_unreported(self, container: Container) -> None:
         """Add a container that was never reported, because it was created while only the other instance was asked."""
-
-        def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | Ask:
-            return enforcement.meet(snapshot, container, evidence)
-
-        self._enforced.carry_out(self._inquiry.decide_in_any_case(decide, self._enforced.containers))
+        snapshot, evidence = self.node.snapshot(), Evidence()
+        while isinstance(decision := enforcement.meet(snapshot, container, evidence), Ask):
+            snapshot, evidence = self._inquiry.answer(decision, snapshot, evidence, self._enforced.containers)
+        self._enforced.carry_out(decision)
 
     def _synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
         known_drifts = self._enforced.drifts
@@ -160,11 +158,9 @@ class Enforcer:
         # A container that is not started has a cgroup whose limits may not be set yet.
         running = ((container, effective_of(container)) for container in listed if container.started)
         effective = limits_in_time(Cgroups(self.root), running, self.clock)
-
-        def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | AskLedger | AskKubelet:
-            return enforcement.synchronize(snapshot, listed, evidence, drifts, effective)
-
-        allowed = self._inquiry.decide_in_any_case(decide, self._enforced.containers)
+        snapshot, evidence = self.node.snapshot(), Evidence()
+        while isinstance(allowed := enforcement.synchronize(snapshot, listed, evidence, drifts, effective), Ask):
+            snapshot, evidence = self._inquiry.answer(allowed, snapshot, evidence, self._enforced.containers)
         self.unsolicited.synchronized()
         # Unless the verifier has found others meanwhile, the answer to Synchronize corrects these.
         if self._enforced.drifts is known_drifts:
@@ -196,20 +192,17 @@ class Enforcer:
         if self._gate.drifts:
             # These containers were found on wrong CPUs. They get theirs again, even if an update was sent since.
             containers.carry_out(drifted(containers, self._gate.drifts))
-
-        def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | Ask:
-            decision = enforcement.create(containers, snapshot, container, evidence)
-            if isinstance(decision, CreationRefused):
-                raise self._refused(decision.reason)
-            return decision
-
-        allowed = self._inquiry.decide(decide, containers)
-        updates = self._enforced.carry_out(allowed)
+        snapshot, evidence = self.node.snapshot(), Evidence()
+        while isinstance(decision := enforcement.create(containers, snapshot, container, evidence), Ask):
+            snapshot, evidence = self._inquiry.answer(decision, snapshot, evidence, containers, running=False)
+        if isinstance(decision, CreationRefused):
+            raise self._refused(decision.reason)
+        updates = self._enforced.carry_out(decision)
         created = containers.get(container.id)
         # The new container must not start before the others have left its CPUs.
         if created is not None and created.claims:
             updates = self.unsolicited.overtaken(updates)
-        return allowed.resources, updates
+        return decision.resources, updates
 
     def starting(self, container: Container) -> None:
         """Check a container before its process starts; its cgroup exists already, so the kernel can be asked.

@@ -1,10 +1,10 @@
-"""Answers the questions of decisions: asks the ledger, kubelet and the kernel, and has the decision made again."""
+"""Answers the questions of decisions: asks the ledger, kubelet and the kernel."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +15,6 @@ from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
 from dranode.driver.pinning.container_index import Containers
 from dranode.driver.pinning.containers import Container
-from dranode.driver.pinning.enforcement import Allowed
 from dranode.driver.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
 from dranode.driver.pinning.snapshot import PinSnapshot
 
@@ -79,9 +78,6 @@ class Sightings:
         self._unseen.difference_update(ids)
 
 
-Decide: TypeAlias = Callable[[PinSnapshot, Evidence], Allowed | Ask]
-
-
 class ClaimSource(Protocol):
     """What enforcement needs to know about claims."""
 
@@ -110,37 +106,29 @@ class Inquiry(msgspec.Struct, frozen=True):
     node: ClaimSource
     sightings: Sightings
 
-    def decide(self, decide: Decide, containers: Containers) -> Allowed:
-        """Decide; if the decision is a question, answer it and decide again. Each question is asked at most once.
+    def answer(
+        self, question: Ask, snapshot: PinSnapshot, evidence: Evidence, containers: Containers, *, running: bool = True
+    ) -> tuple[PinSnapshot, Evidence]:
+        """Answer a question of a decision, and return the records and the evidence for the next attempt to decide.
+
+        Each answer is added to the evidence, and a decision asks nothing twice, so it is made after a few questions.
+        If the ledger cannot be read, a decision about containers that are `running` goes by the last snapshot.
 
         Raises:
-            UnreadError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read, and the container is not `running`.
         """
-        return self._decide(decide, containers, self.node.reread)
-
-    def decide_in_any_case(self, decide: Decide, containers: Containers) -> Allowed:
-        """Decide, also if the ledger cannot be read: then by the last snapshot, since the container runs already."""
-        return self._decide(decide, containers, self.read_again)
-
-    def _decide(self, decide: Decide, containers: Containers, reread: Callable[[], PinSnapshot]) -> Allowed:
-        snapshot, evidence = self.node.snapshot(), Evidence()
-        # Each turn adds evidence for what was asked, and a decision asks for nothing twice, so this ends after few
-        # turns.
-        while True:
-            decision = decide(snapshot, evidence)
-            match decision:
-                case AskLedger():
-                    snapshot, evidence = reread(), replace(evidence, reread=True)
-                case AskKubelet():
-                    answer = self.node.pod_claims(decision.pods)
-                    # A pod without an answer is entered as None, so that it is not asked about again.
-                    answers = {pod.uid: None if answer is None else answer.get(pod.uid) for pod in decision.pods}
-                    evidence = replace(evidence, pods={**evidence.pods, **answers})
-                case AskProcesses():
-                    gone = self._gone(decision.containers, containers)
-                    evidence = replace(evidence, gone=(evidence.gone or frozenset()) | gone)
-                case _:
-                    return decision
+        match question:
+            case AskLedger():
+                snapshot = self.read_again() if running else self.node.reread()
+                return snapshot, replace(evidence, reread=True)
+            case AskKubelet():
+                answer = self.node.pod_claims(question.pods)
+                # A pod without an answer is entered as None, so that it is not asked about again.
+                answers = {pod.uid: None if answer is None else answer.get(pod.uid) for pod in question.pods}
+                return snapshot, replace(evidence, pods={**evidence.pods, **answers})
+            case AskProcesses():
+                gone = self._gone(question.containers, containers)
+                return snapshot, replace(evidence, gone=(evidence.gone or frozenset()) | gone)
 
     def read_again(self) -> PinSnapshot:
         """Read the ledger again and return the snapshot; if the ledger cannot be read, return the last one."""

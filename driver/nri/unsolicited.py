@@ -345,11 +345,10 @@ class Unsolicited(msgspec.Struct):
         if now - self._asked_at < (_ASK_AGAIN if containers.unanswered else _ASK_DENIED):
             return
         self._asked_at = now
-
-        def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | Ask:
-            return enforcement.identify_again(containers, snapshot, evidence)
-
-        self.enforced.carry_out(self.inquiry.decide_in_any_case(decide, containers))
+        snapshot, evidence = self._snapshot(), Evidence()
+        while isinstance(decision := enforcement.identify_again(containers, snapshot, evidence), Ask):
+            snapshot, evidence = self.inquiry.answer(decision, snapshot, evidence, containers)
+        self.enforced.carry_out(decision)
 
     def _snapshot(self) -> PinSnapshot:
         return self.inquiry.node.snapshot()
