@@ -15,7 +15,7 @@ from dranode.api.errors import ClaimError
 from dranode.cdi.errors import CDIError
 from dranode.cdi.spec import ContainerEdits, DeviceNode, Mount, Spec
 from dranode.driver.machine.pci import PCI_DEVICES
-from dranode.driver.machine.root import Root, all_names, device_if_there, link_name, names
+from dranode.driver.machine.root import Root, all_names, device_if_there, link_name, names, read_attribute
 from dranode.gpu.config import GPUMode
 from dranode.gpu.grants import Intent
 from dranode.gpu.kfd import by_address
@@ -383,7 +383,7 @@ def _mounts(root: Root, prefix: str, mode: GPUMode) -> Iterable[Mount]:
     if version is None:
         return
     for driver_root in (f"{prefix}{below}" for below in _DRIVER_ROOTS):
-        for folder in _LIBRARY_FOLDERS:
+        for folder in (*_LIBRARY_FOLDERS, *_configured(root, driver_root)):
             source = f"{driver_root}{folder}"
             if not root.exists(f"{source}/libcuda.so.{version}"):
                 continue
@@ -395,6 +395,14 @@ def _mounts(root: Root, prefix: str, mode: GPUMode) -> Iterable[Mount]:
                 host_path = f"/{driver_root.removeprefix(prefix)}{path}"
                 yield Mount(host_path=host_path, container_path=f"/{path}", options=_OPTIONS)
             return
+
+
+def _configured(root: Root, driver_root: str) -> Iterable[str]:
+    """Yield the folders that the node's dynamic linker also searches (ldconfig(8)): Bottlerocket, AKS."""
+    folder = f"{driver_root}etc/ld.so.conf.d"
+    for name in names(root, folder):
+        lines = (read_attribute(root, f"{folder}/{name}") or "").splitlines()
+        yield from (line.strip(" \t/") for line in lines if line.startswith("/"))
 
 
 def _libraries(root: Root, folder: str, version: str, stems: frozenset[str]) -> dict[str, str]:

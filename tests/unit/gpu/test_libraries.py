@@ -89,10 +89,13 @@ def test_in_a_daemonset_the_nodes_files_are_found_and_named_as_the_runtime_sees_
 
 
 @pytest.mark.parametrize(
-    "folder", ["run/nvidia/driver/usr/lib64", f"{DEBIAN}/nvidia/current", "usr/local/glibc/usr/lib"]
+    "folder",
+    ["run/nvidia/driver/usr/lib64", f"{DEBIAN}/nvidia/current", "usr/local/glibc/usr/lib", "usr/lib/nvidia/tesla"],
 )
 def test_the_libraries_are_found_where_containers_of_drivers_and_distributions_keep_them(folder: str) -> None:
-    assert mounted(with_libraries(folder))["/usr/lib64/libcuda.so.1"] == f"/{folder}/libcuda.so.550.54.15"
+    machine = with_libraries(folder)
+    machine.put("etc/ld.so.conf.d/nvidia-tesla.conf", "# Bottlerocket\n\n/usr/lib/nvidia/tesla/\ninclude /x\n")
+    assert mounted(machine)["/usr/lib64/libcuda.so.1"] == f"/{folder}/libcuda.so.550.54.15"
 
 
 def test_without_libraries_the_image_must_bring_them() -> None:
