@@ -1,4 +1,4 @@
-"""`dranode serve` as a process, between the stand-in kubelet and an API server: the way from the one to the other."""
+"""`dranode serve` as a process, between the stand-in kubelet and an API server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHARE = "00000000-0000-0000-0000-000000000001"
 
 @dataclass
 class Serving:
-    """A `serve` that runs, and whom it meets."""
+    """A running `serve` and its peers."""
 
     api: ApiServer
     folder: Path
@@ -42,7 +42,7 @@ class Serving:
         return (self.folder / "log").read_text()
 
     def eventually(self, holds: Callable[[], Any]) -> Any:
-        """Wait until something holds; what it says then."""
+        """Wait until a condition holds while the process lives; return the condition's value."""
 
         def alive() -> Any:
             assert self.process.poll() is None, self.log()
@@ -111,7 +111,7 @@ def test_a_driver_publishes_prepares_reports_and_leaves_its_slices(api: ApiServe
 
         (status,) = it.eventually(lambda: api.objects.all("resourceclaims")[0]["status"].get("devices"))
         (condition,) = status["conditions"]
-        # It runs without the runtime, and says so.
+        # The driver runs without a runtime and reports that.
         assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "True", "NotEnforced")
         assert "--nri-socket none" in condition["message"]
         assert status["data"] == {"cpus": "4,12", "numaNodes": [1]}
@@ -126,8 +126,8 @@ def test_a_driver_publishes_prepares_reports_and_leaves_its_slices(api: ApiServe
         assert "Traceback" not in it.log()
 
 
-def test_a_successor_waits_for_the_unprepare_of_the_claim_in_its_way(api: ApiServer) -> None:
-    """As after `kubectl delete pod --force`: the successor is there before kubelet has ended the pod."""
+def test_a_prepare_waits_for_the_unprepare_of_a_conflicting_claim(api: ApiServer) -> None:
+    """As after `kubectl delete pod --force`: the successor starts before kubelet has ended the old pod."""
     held, successor = put_claim(api, "a", "8"), put_claim(api, "b", "8")
     with serving(api) as it, ThreadPoolExecutor(1) as pool:
         it.kubelet.register([CPU], PATIENCE)
@@ -163,7 +163,7 @@ def test_a_claim_over_several_drivers_is_prepared_by_each_of_them(api: ApiServer
         it.kubelet.unprepare(drivers)
 
 
-def test_what_others_do_to_the_slices_is_undone(api: ApiServer) -> None:
+def test_edits_and_deletions_of_slices_are_undone(api: ApiServer) -> None:
     with serving(api) as it:
         (published,) = it.eventually(it.slices)
         api.objects.remove("resourceslices", published["metadata"]["name"])
@@ -182,7 +182,7 @@ def test_a_token_that_kubelet_renews_is_read_again(api: ApiServer) -> None:
         assert "second" not in it.log()
 
 
-def test_a_server_that_comes_late_holds_up_neither_kubelet_nor_the_slices(api: ApiServer) -> None:
+def test_a_late_api_server_delays_neither_registration_nor_slices(api: ApiServer) -> None:
     ref = put_claim(api, "a")
     api.stop()
     with serving(api) as it:
@@ -193,7 +193,7 @@ def test_a_server_that_comes_late_holds_up_neither_kubelet_nor_the_slices(api: A
         assert isinstance(it.kubelet.prepare({ref: frozenset({CPU})})[ref], Prepared)
 
 
-def test_serve_without_a_cluster_says_what_to_name() -> None:
+def test_serve_without_a_cluster_says_which_option_to_pass() -> None:
     program = Path(sys.executable).with_name("dranode")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("KUBERNETES_")}
     for arguments, message in (

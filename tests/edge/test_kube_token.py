@@ -1,4 +1,4 @@
-"""What a file with a token may hold beside the token."""
+"""What a token file may contain besides the token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_token_file_may_end_with_a_newline(tmp_path: Path) -> None:
     assert node["metadata"]["uid"] == "node-uid"
 
 
-def test_a_token_that_no_header_can_carry_is_refused_and_never_shown(tmp_path: Path) -> None:
+def test_a_token_that_is_invalid_in_a_header_is_refused_and_never_shown(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\nof the cluster")
     with api_server(tokens={"secret"}) as api:
@@ -41,7 +41,7 @@ def test_a_token_that_no_header_can_carry_is_refused_and_never_shown(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["token", "ca.crt"])
-def test_a_named_pipe_among_a_pods_credentials_is_not_waited_for(
+def test_a_named_pipe_among_a_pods_credentials_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")

@@ -1,4 +1,4 @@
-"""Every way in which a kubeconfig says where a cluster is and who we are there, over real sockets."""
+"""Every way in which a kubeconfig names a cluster and credentials, over real sockets."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def get(path: Path | str, context: str = "") -> Any:
     return client.send(GET, seconds=PATIENCE, patient=False)["metadata"]["name"]
 
 
-# --- who we are ---
+# --- credentials ---
 
 
-def test_a_token_goes_with_every_request_and_its_file_goes_before_it(tmp_path: Path) -> None:
+def test_a_token_is_sent_and_a_token_file_has_precedence(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("of the file\n")
     with asked_server() as seen:
         get(write_kubeconfig(tmp_path, seen.port, {"token": "written"}))
@@ -51,7 +51,7 @@ def test_a_token_goes_with_every_request_and_its_file_goes_before_it(tmp_path: P
         assert seen.last("Authorization") == ["Bearer of the file"]
 
 
-def test_a_token_file_that_cannot_be_read_leaves_the_last_token_and_the_written_one_before_it(tmp_path: Path) -> None:
+def test_an_unreadable_token_file_leaves_the_last_token_or_the_one_in_the_kubeconfig(tmp_path: Path) -> None:
     file = tmp_path / "token"
     with asked_server() as seen:
         path = write_kubeconfig(tmp_path, seen.port, {"token": "written", "tokenFile": "token"})
@@ -66,13 +66,13 @@ def test_a_token_file_that_cannot_be_read_leaves_the_last_token_and_the_written_
         assert seen.last("Authorization") == ["Bearer of the file"]
 
 
-def test_a_name_with_its_password(tmp_path: Path) -> None:
+def test_a_username_and_password_are_sent_as_basic_authentication(tmp_path: Path) -> None:
     with asked_server() as seen:
         get(write_kubeconfig(tmp_path, seen.port, {"username": "me", "password": "p:w"}))
     assert seen.last("Authorization") == [f"Basic {base64.b64encode(b'me:p:w').decode()}"]
 
 
-def test_a_client_certificate_in_files_beside_the_kubeconfig_and_as_in_base64(tmp_path: Path) -> None:
+def test_a_client_certificate_is_read_from_files_and_from_base64(tmp_path: Path) -> None:
     for name in ("server.crt", "server.key"):
         (tmp_path / name).write_bytes((CERTIFICATES / name).read_bytes())
     users = (
@@ -87,7 +87,7 @@ def test_a_client_certificate_in_files_beside_the_kubeconfig_and_as_in_base64(tm
     assert [each["subject"] for each in seen.certificates] == [((("commonName", "127.0.0.1"),),)] * 2
 
 
-def test_a_certificate_without_its_key_or_with_another_ones_says_so(tmp_path: Path) -> None:
+def test_a_certificate_without_its_key_or_with_a_wrong_key_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="a certificate needs its key"):
         get(write_kubeconfig(tmp_path, 1, {"client-certificate-data": in_base64("server.crt")}))
     with pytest.raises(ApiError, match=r"client-key names .* does not exist"):
@@ -128,11 +128,11 @@ def test_impersonation_has_a_header_for_every_group(tmp_path: Path) -> None:
     assert seen.last("Impersonate-Extra-example.com%2Fscopes") == ["view"]
 
 
-# --- programs ---
+# --- credential programs ---
 
 
 def program(folder: Path, body: str) -> str:
-    """A program in Python beside the kubeconfig, named by its relative path; it counts its runs in `runs`."""
+    """A Python program beside the kubeconfig, named by its relative path; it counts its runs in `runs`."""
     path = folder / "login"
     counted = f"import json, os, sys\nopen({str(folder / 'runs')!r}, 'a').write('x')\n"
     path.write_text(f"#!{sys.executable}\n{counted}info = json.loads(os.environ['KUBERNETES_EXEC_INFO'])\n{body}\n")
@@ -152,7 +152,7 @@ def executed(command: str, **more: Any) -> dict[str, Any]:
     return {"exec": {"apiVersion": V1, "command": command, "interactiveMode": "Never", **more}}
 
 
-def test_a_program_gives_a_token_and_is_asked_once(tmp_path: Path) -> None:
+def test_a_credential_program_gives_a_token_and_is_run_once(tmp_path: Path) -> None:
     told = "{'token': os.environ['WHO'] + sys.argv[1] + str(sys.stdin.read()) + str(info['spec']['interactive'])}"
     body = f"print(json.dumps({{'kind': 'ExecCredential', 'apiVersion': info['apiVersion'], 'status': {told}}}))"
     user = executed(program(tmp_path, body), args=["-token-"], env=[{"name": "WHO", "value": "my"}])
@@ -164,7 +164,7 @@ def test_a_program_gives_a_token_and_is_asked_once(tmp_path: Path) -> None:
     assert runs(tmp_path) == 1
 
 
-def test_a_program_is_asked_again_when_its_token_has_expired(tmp_path: Path) -> None:
+def test_a_program_is_run_again_when_its_token_has_expired(tmp_path: Path) -> None:
     status = {"token": "t", "expirationTimestamp": "2020-01-01T12:00:00Z"}
     now = [datetime(2020, 1, 1, tzinfo=UTC)]
     program_user = ConfigExec(command=str(tmp_path / program(tmp_path, given(status))), api_version=V1)
@@ -173,14 +173,14 @@ def test_a_program_is_asked_again_when_its_token_has_expired(tmp_path: Path) -> 
         now[0] = datetime(2020, 1, 1, hour, tzinfo=UTC)
         assert credentials.headers() == {"Authorization": "Bearer t"}
         assert runs(tmp_path) == count
-    # By this clock every token comes too late now; whether it does, the server knows.
+    # By this clock every new token has expired already; only the server can tell whether that is so.
     credentials.headers()
     assert credentials.pair() is None
     assert runs(tmp_path) == 2
 
 
 @pytest.mark.parametrize("retries", [False, True])
-def test_a_program_whose_token_is_turned_down_is_asked_once_more(tmp_path: Path, *, retries: bool) -> None:
+def test_a_program_whose_token_is_rejected_is_run_once_more(tmp_path: Path, *, retries: bool) -> None:
     user = executed(program(tmp_path, given({"token": "stale", "expirationTimestamp": "2999-01-01T00:00:00Z"})))
     with asked_server(refuse="stale") as seen:
         path = str(write_kubeconfig(tmp_path, seen.port, user))
@@ -188,11 +188,11 @@ def test_a_program_whose_token_is_turned_down_is_asked_once_more(tmp_path: Path,
         for _ in range(3):
             with pytest.raises(ApiError, match="rejects this account's token"):
                 client.send(GET)
-    # A driver asks for every request: the account may have come back. A command asks once more in all.
+    # A driver asks for every request, since the account may work again. A command asks once more in all.
     assert runs(tmp_path) == (4 if retries else 2)
 
 
-def test_a_program_that_fails_is_run_once_by_a_command_however_much_it_asks(tmp_path: Path) -> None:
+def test_a_command_runs_a_failing_program_once_for_all_requests(tmp_path: Path) -> None:
     user = executed(program(tmp_path, "print('Session expired,', 'log in', file=sys.stderr)\nsys.exit(3)"))
     with asked_server() as seen:
         client = Client(Connection(Credentials(str(write_kubeconfig(tmp_path, seen.port, user)))))
@@ -210,7 +210,7 @@ def test_a_program_that_fails_is_run_once_by_a_command_however_much_it_asks(tmp_
     assert error.endswith("login, which provides the credentials, ended with exit status 3: Session expired, log in")
 
 
-def test_a_program_that_fails_is_run_again_for_a_driver(tmp_path: Path) -> None:
+def test_a_driver_runs_a_failing_program_again(tmp_path: Path) -> None:
     body = f"if len(open({str(tmp_path / 'runs')!r}).read()) < 2: sys.exit(3)\n{given({'token': 't'})}"
     with asked_server() as seen:
         path = str(write_kubeconfig(tmp_path, seen.port, executed(program(tmp_path, body))))
@@ -219,8 +219,8 @@ def test_a_program_that_fails_is_run_again_for_a_driver(tmp_path: Path) -> None:
     assert runs(tmp_path) == 2
 
 
-def test_a_program_that_leaves_a_process_behind_is_not_waited_for(tmp_path: Path) -> None:
-    # Like an agent that keeps a login; it has the program's standard error and reads what nobody writes.
+def test_a_process_that_a_program_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
+    # Like an agent that keeps a login: it holds the program's standard error, and waits for input that never comes.
     left = "import subprocess\nchild = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\n"
     body = f"{left}open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n{given({'token': 't'})}"
     with asked_server() as seen:
@@ -241,7 +241,7 @@ def test_a_program_gives_a_certificate(tmp_path: Path) -> None:
     assert seen.certificates[0]["subject"]
 
 
-def test_a_program_that_asks_for_it_is_passed_the_cluster(tmp_path: Path) -> None:
+def test_a_program_gets_the_cluster_if_it_asks_for_it(tmp_path: Path) -> None:
     body = given({"token": "t"}) + f"\nopen({str(tmp_path / 'info')!r}, 'w').write(json.dumps(info['spec']))"
     extensions = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}]
     user = executed(program(tmp_path, body), provideClusterInfo=True)
@@ -255,7 +255,7 @@ def test_a_program_that_asks_for_it_is_passed_the_cluster(tmp_path: Path) -> Non
     }
 
 
-def test_what_is_written_in_the_file_goes_before_a_program(tmp_path: Path) -> None:
+def test_a_token_in_the_kubeconfig_has_precedence_over_a_program(tmp_path: Path) -> None:
     with asked_server() as seen:
         get(write_kubeconfig(tmp_path, seen.port, {"token": "written", **executed("/no/such/program")}))
     assert seen.last("Authorization") == ["Bearer written"]
@@ -285,17 +285,17 @@ def test_what_is_written_in_the_file_goes_before_a_program(tmp_path: Path) -> No
         ),
     ],
 )
-def test_a_program_that_does_not_do_its_part_is_named(
+def test_a_program_that_breaks_the_protocol_is_named(
     tmp_path: Path, body: str, more: dict[str, Any], sentence: str
 ) -> None:
     user = executed(**{"command": program(tmp_path, body), **more})
     with asked_server() as seen, pytest.raises(ApiError, match=sentence) as raised:
         get(write_kubeconfig(tmp_path, seen.port, user))
     assert "provides the credentials" in str(raised.value)
-    assert not seen.headers  # nothing is asked as nobody
+    assert not seen.headers  # no anonymous request is sent
 
 
-# --- providers ---
+# --- auth providers ---
 
 
 def identity(**claims: Any) -> str:
@@ -303,7 +303,7 @@ def identity(**claims: Any) -> str:
     return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
 
 
-def test_open_id_connect_sends_the_token_of_the_file(tmp_path: Path) -> None:
+def test_the_oidc_provider_sends_the_id_token_of_the_kubeconfig(tmp_path: Path) -> None:
     pytest.importorskip("kubernetes")
     token = identity(exp=int(time.time()) + 86400, sub="me")
     user = {"auth-provider": {"name": "oidc", "config": {"id-token": token, "client-id": "c"}}}
@@ -312,7 +312,7 @@ def test_open_id_connect_sends_the_token_of_the_file(tmp_path: Path) -> None:
     assert seen.last("Authorization") == [f"Bearer {token}"]
 
 
-def test_a_provider_that_gives_no_token_is_an_error_and_nothing_is_asked_as_nobody(tmp_path: Path) -> None:
+def test_a_provider_without_a_token_is_an_error_and_no_request_is_sent(tmp_path: Path) -> None:
     pytest.importorskip("kubernetes")
     expired = {"id-token": identity(exp=1), "idp-issuer-url": "http://127.0.0.1:1", "client-id": "c"}
     with asked_server() as seen:
@@ -335,7 +335,7 @@ def test_a_provider_without_the_extra_is_an_error_that_names_it(
     assert not seen.headers
 
 
-def test_credentials_that_cannot_be_used_are_not_tried_again(tmp_path: Path) -> None:
+def test_unusable_credentials_are_not_retried(tmp_path: Path) -> None:
     wire = Connection(Credentials(str(write_kubeconfig(tmp_path, 1, {"client-certificate": "gone.crt"}))))
     tried: list[str] = []
 
@@ -349,10 +349,10 @@ def test_credentials_that_cannot_be_used_are_not_tried_again(tmp_path: Path) -> 
     assert tried == [GET.path]
 
 
-# --- where it is, and whether to trust it ---
+# --- the server and its CA ---
 
 
-def test_an_authority_as_data_goes_before_its_file_and_alone_is_trusted(tmp_path: Path) -> None:
+def test_ca_data_has_precedence_over_a_ca_file_and_only_that_ca_is_trusted(tmp_path: Path) -> None:
     other = str(CERTIFICATES / "other.crt")
     with asked_server() as seen:
         trusted = {"certificate-authority-data": in_base64("ca.crt"), "certificate-authority": other}
@@ -365,7 +365,7 @@ def test_an_authority_as_data_goes_before_its_file_and_alone_is_trusted(tmp_path
         get(write_kubeconfig(tmp_path, seen.port, {}, cluster={"certificate-authority": "gone.crt"}))
 
 
-def test_a_certificate_that_may_not_be_looked_for_is_not_called_missing(
+def test_a_certificate_in_a_forbidden_folder_is_not_reported_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = tmp_path / "closed"
@@ -377,7 +377,7 @@ def test_a_certificate_that_may_not_be_looked_for_is_not_called_missing(
     assert "no such file" not in str(refused.value)
 
 
-def test_the_name_in_the_certificate_may_be_another_than_the_address(tmp_path: Path) -> None:
+def test_tls_server_name_replaces_the_host_name_in_the_check(tmp_path: Path) -> None:
     authority = {"certificate-authority": str(CERTIFICATES / "ca.crt")}
     with asked_server() as seen:
         assert (
@@ -388,7 +388,7 @@ def test_the_name_in_the_certificate_may_be_another_than_the_address(tmp_path: P
             get(write_kubeconfig(tmp_path, seen.port, {}, cluster={**authority, "tls-server-name": "else.example.com"}))
 
 
-def test_an_authority_that_is_an_intermediate_one_is_trusted(tmp_path: Path) -> None:
+def test_an_intermediate_ca_is_trusted(tmp_path: Path) -> None:
     with asked_server(certificate="server-of-intermediate.crt") as seen:
         for authority in (
             {"certificate-authority-data": in_base64("intermediate.crt")},
@@ -413,7 +413,7 @@ def test_a_server_without_scheme_is_reached_over_https(tmp_path: Path, scheme: s
 # --- proxies ---
 
 AUTHORITY = {"certificate-authority": str(CERTIFICATES / "ca.crt")}
-# A name that only a proxy knows: what is local is never proxied by the environment.
+# The name is known only to the proxy, since Go's rules never proxy local addresses of the environment.
 BEHIND = {**AUTHORITY, "tls-server-name": "localhost"}
 
 
@@ -425,7 +425,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_cluster_behind_the_proxy_of_its_kubeconfig(
+def test_a_cluster_is_reached_through_the_proxy_of_its_kubeconfig(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, secure: bool
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
@@ -442,7 +442,7 @@ def test_a_cluster_behind_the_proxy_of_its_kubeconfig(
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_plain_server_behind_a_proxy_is_asked_by_its_whole_url(tmp_path: Path, *, secure: bool) -> None:
+def test_a_proxy_gets_the_whole_url_of_a_plain_http_request(tmp_path: Path, *, secure: bool) -> None:
     with asked_server(tls=False) as seen, tunnel_proxy(tls=secure) as (port, heads):
         url = f"http{'s' if secure else ''}://user:word@127.0.0.1:{port}"
         cluster = {"proxy-url": url, **AUTHORITY}
@@ -451,9 +451,9 @@ def test_a_plain_server_behind_a_proxy_is_asked_by_its_whole_url(tmp_path: Path,
     assert "Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n" in heads[0]
 
 
-def test_a_proxy_of_the_environment_by_gos_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environments_proxy_is_used_by_gos_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with asked_server() as seen, tunnel_proxy(upstream=seen.port) as (port, heads):
-        # What is local is reached directly.
+        # Local addresses are reached directly.
         monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{port}")
         assert get(write_kubeconfig(tmp_path, seen.port, {})) == "node"
         assert not heads
@@ -485,7 +485,7 @@ def test_a_pod_reaches_its_api_server_by_the_same_rules(tmp_path: Path, monkeypa
         ("http://", "the proxy in proxy-url is not an http or https URL"),
     ],
 )
-def test_a_proxy_that_cannot_be_used_is_one_sentence(tmp_path: Path, url: str, sentence: str) -> None:
+def test_an_unusable_proxy_is_reported_in_one_sentence(tmp_path: Path, url: str, sentence: str) -> None:
     with pytest.raises(ApiError, match=sentence):
         get(write_kubeconfig(tmp_path, 1, {}, cluster={**AUTHORITY, "proxy-url": url}))
 
@@ -503,7 +503,7 @@ def test_a_proxy_that_is_not_trusted_or_does_not_answer_is_named(tmp_path: Path)
 # --- files and contexts ---
 
 
-def test_of_several_files_the_one_that_does_not_decode_is_named(tmp_path: Path) -> None:
+def test_an_invalid_file_among_several_kubeconfigs_is_named(tmp_path: Path) -> None:
     good, bad = write_kubeconfig(tmp_path, 1, {}), tmp_path / "bad"
     bad.write_text("clusters: [{name: c, cluster: {server: 7}}]")
     with pytest.raises(
@@ -512,7 +512,7 @@ def test_of_several_files_the_one_that_does_not_decode_is_named(tmp_path: Path) 
         get(f"{good}:{bad}")
 
 
-def test_of_several_files_the_first_that_names_something_wins(tmp_path: Path) -> None:
+def test_the_first_of_several_kubeconfigs_that_sets_something_wins(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
@@ -550,7 +550,7 @@ def test_of_several_files_the_first_that_names_something_wins(tmp_path: Path) ->
         ({"contexts": [{"context": {}}]}, "", r"contexts\[0\].*required field name"),
     ],
 )
-def test_a_kubeconfig_that_names_what_is_not_there_says_what_is(
+def test_a_missing_context_cluster_or_user_is_reported_with_the_existing_ones(
     tmp_path: Path, change: dict[str, Any], context: str, sentence: str
 ) -> None:
     path = write_kubeconfig(tmp_path, 1, {})

@@ -46,7 +46,7 @@ def cluster() -> MemoryCluster:
 
 
 class WatchedLamps(Lamps):
-    """Lamps at which one looks all the time."""
+    """Lamps that are watched all the time."""
 
     def watch(self, stop: Stop) -> Iterator[None]:
         while not stop.wait(0.01):
@@ -91,7 +91,7 @@ def channel(service: DriverService, root: Path) -> Iterator[grpc.Channel]:
     [(dra_v1_pb2, DRAPluginStub), (dra_v1beta1_pb2, dra_v1beta1_pb2_grpc.DRAPluginStub)],
     ids=["v1", "v1beta1"],
 )
-def test_every_claim_of_a_call_is_answered_a_failed_one_with_its_reason(
+def test_every_claim_of_a_call_is_answered_with_devices_or_an_error(
     channel: grpc.Channel, cluster: MemoryCluster, api: ModuleType, stub: Any
 ) -> None:
     asked = [api.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in cluster.claims]
@@ -125,7 +125,7 @@ def test_a_device_without_a_share_has_no_share_id(root: Path) -> None:
     assert not device.HasField("share_id")
 
 
-def test_kubelet_gets_name_endpoint_and_versions_newest_first(service: DriverService, root: Path) -> None:
+def test_get_info_has_name_endpoint_and_versions_newest_first(service: DriverService, root: Path) -> None:
     del service
     sockets = socket_paths(root, LAMPS)
     with grpc.insecure_channel(f"unix:{sockets.registration}") as channel:
@@ -140,7 +140,7 @@ def test_kubelet_gets_name_endpoint_and_versions_newest_first(service: DriverSer
 
 
 @pytest.mark.parametrize("services", [("v1.DRAPlugin",), ("v1beta1.DRAPlugin",)])
-def test_a_kubelet_of_either_age_prepares_and_unprepares(
+def test_an_old_and_a_new_kubelet_prepare_and_unprepare(
     service: DriverService, root: Path, cluster: MemoryCluster, services: tuple[str, ...]
 ) -> None:
     kubelet = StandInKubelet(root / "plugins_registry", services)
@@ -169,7 +169,7 @@ def test_a_rejected_registration_ends_the_process_with_kubelets_reason(root: Pat
 
 
 @pytest.mark.usefixtures("service")
-def test_the_socket_that_another_driver_left_when_it_was_killed_is_passed_over(root: Path) -> None:
+def test_the_socket_of_another_drivers_dead_process_is_skipped(root: Path) -> None:
     left = root / "plugins_registry" / "gone.example.com-reg.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(left))
@@ -180,7 +180,7 @@ def test_the_socket_that_another_driver_left_when_it_was_killed_is_passed_over(r
     kubelet.close()
 
 
-def test_stale_sockets_are_replaced_and_gone_after_a_stop(root: Path, cluster: MemoryCluster) -> None:
+def test_stale_sockets_are_replaced_and_removed_at_a_stop(root: Path, cluster: MemoryCluster) -> None:
     sockets = socket_paths(root, LAMPS)
     sockets.dra.parent.mkdir(parents=True)
     for path in (sockets.dra, sockets.registration):
@@ -195,7 +195,7 @@ def test_stale_sockets_are_replaced_and_gone_after_a_stop(root: Path, cluster: M
     assert not sockets.registration.exists()
 
 
-def test_a_second_driver_on_the_same_sockets_is_refused_and_disturbs_nothing(
+def test_a_second_driver_on_the_same_sockets_is_refused(
     service: DriverService, root: Path, cluster: MemoryCluster
 ) -> None:
     with pytest.raises(UsageError, match=r"another process serves lamps\.example\.com from"):
@@ -206,7 +206,7 @@ def test_a_second_driver_on_the_same_sockets_is_refused_and_disturbs_nothing(
     assert service.listener.registration.registered
 
 
-def test_a_registry_that_is_missing_is_one_sentence(root: Path, cluster: MemoryCluster) -> None:
+def test_a_missing_plugin_registry_is_reported_in_one_sentence(root: Path, cluster: MemoryCluster) -> None:
     (root / "plugins_registry").rmdir()
     with pytest.raises(DranodeError, match=r"plugins_registry.* cannot be"):
         make(root, cluster).start()
@@ -222,7 +222,7 @@ def test_a_socket_path_over_107_bytes_is_refused_with_the_arithmetic() -> None:
         socket_paths(root, "dra.cpu")
 
 
-def test_socket_names_of_a_rolling_update_are_the_go_helpers() -> None:
+def test_socket_names_of_a_rolling_update_follow_the_go_helper() -> None:
     pod = "12345678-1234-1234-1234-123456789abc"
     sockets = socket_paths(Path("/var/lib/kubelet"), "dra.cpu", pod)
     assert sockets.dra.name == f"dra-{pod}.sock"
@@ -241,7 +241,7 @@ def test_socket_names_of_a_rolling_update_are_the_go_helpers() -> None:
     ],
     ids=["v1", "v1alpha1"],
 )
-def test_health_comes_whole_at_once_and_changes_at_once(
+def test_a_health_stream_begins_with_all_devices_and_sends_changes_at_once(
     service: DriverService, channel: grpc.Channel, api: ModuleType, stub: Any
 ) -> None:
     stream = stub(channel).NodeWatchResources(api.NodeWatchResourcesRequest())
@@ -263,9 +263,7 @@ def test_a_stopped_health_service_ends_its_streams(service: DriverService, chann
     assert next(stream, None) is None
 
 
-def test_a_second_instance_with_the_same_pod_uid_is_refused_and_the_first_goes_on(
-    root: Path, cluster: MemoryCluster
-) -> None:
+def test_a_second_instance_with_the_same_pod_uid_is_refused(root: Path, cluster: MemoryCluster) -> None:
     first, second = make(root, cluster, pod_uid="uid-1"), make(root, cluster, pod_uid="uid-1")
     first.start()
     try:
@@ -278,7 +276,7 @@ def test_a_second_instance_with_the_same_pod_uid_is_refused_and_the_first_goes_o
         first.stop()
 
 
-def test_instances_that_are_not_active_know_of_hardware_that_came_later(root: Path, cluster: MemoryCluster) -> None:
+def test_a_standby_instance_knows_hardware_that_appeared_later(root: Path, cluster: MemoryCluster) -> None:
     lamps = [WatchedLamps(), WatchedLamps()]
     older, newer = (make(root, cluster, pod_uid=f"uid-{number}", lamps=each) for number, each in enumerate(lamps))
     kubelet = StandInKubelet(root / "plugins_registry")
@@ -308,7 +306,7 @@ def test_instances_that_are_not_active_know_of_hardware_that_came_later(root: Pa
 
 
 def ask(root: Path, pod_uid: str, method: str, refs: list[ClaimRef]) -> list[Any]:
-    """An instance's answers about claims."""
+    """The answers of an instance for the claims."""
     claims = [dra_v1_pb2.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in refs]
     request = getattr(dra_v1_pb2, f"{method}Request")(claims=claims)
     with grpc.insecure_channel(f"unix:{socket_paths(root, LAMPS, pod_uid).dra}") as channel:

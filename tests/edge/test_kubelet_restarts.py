@@ -1,4 +1,4 @@
-"""kubelet restarts again and again while pods start and end, beside the real program over real sockets."""
+"""kubelet restarts again and again while pods start and end, against the real program over real sockets."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ RESTARTS = 20
 
 
 class RestartingKubelet:
-    """A kubelet that is restarted while its pods have calls under way; each call is made until it is answered.
+    """A kubelet that is restarted while its pods have calls under way; each call is repeated until it is answered.
 
     Attributes:
-        restarts: how often it was.
+        restarts: the number of restarts so far.
     """
 
     def __init__(self, registry: Path) -> None:
@@ -49,7 +49,7 @@ class RestartingKubelet:
         return kubelet
 
     def restart(self) -> None:
-        """Break off the calls under way; the next one registers the driver anew, and knows of no claim."""
+        """Abort the calls under way; the next kubelet registers the driver again and knows no claim."""
         before, self._now = self._now, self._started()
         before.close()
         self.restarts += 1
@@ -70,7 +70,7 @@ class RestartingKubelet:
 
     def _until_answered(self, call: Callable[[], bool]) -> None:
         def answered() -> bool:
-            # grpc raises ValueError for a call of a connection that is closed.
+            # grpc raises ValueError for a call on a closed connection.
             with contextlib.suppress(KubeletError, ValueError):
                 return call()
             return False
@@ -80,7 +80,7 @@ class RestartingKubelet:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    # pytest's own folders can be too long for a socket's path.
+    # pytest's own folders can be too long for a socket path.
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         (Path(name) / "kubelet" / "plugins_registry").mkdir(parents=True)
         store = Store(Path(name) / "store")
@@ -89,7 +89,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_bursts_of_claims_that_come_and_go_while_kubelet_restarts_are_neither_lost_nor_given_twice(
+def test_claims_that_come_and_go_while_kubelet_restarts_are_neither_lost_nor_given_twice(
     folder: Path,
 ) -> None:
     places = ["--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--machine", "cores=32"]

@@ -1,4 +1,4 @@
-"""Restarts over what another driver left, and hardware that changes, over real sockets and files."""
+"""Restarts over the state of another driver, and hardware that changes, over real sockets and files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GROUP = "cpudevnuma000"
 
 
 class WatchedCPUs(CPUPlugin):
-    """The CPU driver with a switch in place of the kernel's events."""
+    """The CPU driver with a switch instead of the kernel's events."""
 
     changed = False
 
@@ -50,7 +50,7 @@ class WatchedCPUs(CPUPlugin):
 
 @dataclass
 class World:
-    """One node: its folders, its CPUs, kubelet, the API server, and the driver while it runs."""
+    """A node: its folders, its CPUs, kubelet, the API server, and the driver while it runs."""
 
     root: Path
     api: ApiClaims = field(default_factory=ApiClaims)
@@ -111,9 +111,9 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    # Nobody gives CPUs back here, so a refusal need not wait for it.
+    # Nobody gives CPUs back here, so a refusal need not wait for that.
     monkeypatch.setattr("dranode.driver.node.node.CONFLICT_WAIT", 0.0)
-    # pytest's own folders can be too long for a socket's path.
+    # pytest's own folders can be too long for a socket path.
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         (Path(name) / "plugins_registry").mkdir()
         world = World(Path(name))
@@ -123,7 +123,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             world.pods.close()
 
 
-def test_a_node_of_the_other_driver_is_taken_over_with_names_pods_and_cpus(world: World) -> None:
+def test_claims_of_dra_driver_cpu_are_taken_over_with_names_pods_and_cpus(world: World) -> None:
     leave_spec(world.cdi, "uid-a", "2-3")
     world.api = ApiClaims(cpu_claim("a", "uid-a", GROUP, 2))
     world.kubelet_answers().run("pod-a", "a", "uid-a")
@@ -131,12 +131,12 @@ def test_a_node_of_the_other_driver_is_taken_over_with_names_pods_and_cpus(world
     record = world.records()["uid-a"]
     assert (record.namespace, record.name, str(record.cpus), record.devices) == ("default", "a", "2-3", (GROUP,))
     assert [pod.uid for pod in record.pods] == ["pod-uid-a"]
-    # What a container finds is what it found before, and the metadata.
+    # A container finds what it found before, plus the metadata.
     spec = json.loads((world.cdi / "dra.k8s.io-cpu_claim-uid-a.json").read_bytes())
     assert spec["kind"] == "dra.k8s.io/cpu"
     (device,) = spec["devices"]
     assert (device["name"], device["containerEdits"]["env"]) == ("claim-uid-a", ["DRA_CPUSET_uid-a=2-3"])
-    # And it stays so: a Prepare answers for it, and another claim gets other CPUs.
+    # The claim stays: a Prepare answers for it, and another claim gets other CPUs.
     (device,) = world.prepare(cpu_claim("a", "uid-a", GROUP, 2))["uid-a"]
     assert device.cdi == ("dra.k8s.io/cpu=claim-uid-a",)
     world.prepare(cpu_claim("b", "uid-b", GROUP, 2))
@@ -145,7 +145,7 @@ def test_a_node_of_the_other_driver_is_taken_over_with_names_pods_and_cpus(world
         world.prepare(cpu_claim("c", "uid-c", GROUP, 5))
 
 
-def test_a_changed_allocation_is_decided_anew_once_kubelet_lists_the_pods_on_record(world: World) -> None:
+def test_a_changed_allocation_is_prepared_again_once_kubelet_lists_the_recorded_pods(world: World) -> None:
     kubelet = world.kubelet_answers()
     world.start()
     world.prepare(cpu_claim("a", "uid-a", GROUP, 2))
@@ -156,7 +156,7 @@ def test_a_changed_allocation_is_decided_anew_once_kubelet_lists_the_pods_on_rec
     assert str(world.records()["uid-a"].cpus) == "0-3"
 
 
-def test_a_node_is_taken_over_with_what_kubelet_knows_while_the_api_server_is_away(world: World) -> None:
+def test_claims_are_taken_over_from_kubelets_data_while_the_api_server_is_away(world: World) -> None:
     leave_spec(world.cdi, "uid-a", "2-3")
     world.api.away = True
     world.kubelet_answers().run("pod-a", "a", "uid-a")
@@ -165,7 +165,7 @@ def test_a_node_is_taken_over_with_what_kubelet_knows_while_the_api_server_is_aw
     assert (record.name, [pod.name for pod in record.pods], record.fingerprint) == ("a", ["pod-a"], "")
 
 
-def test_what_nobody_can_name_holds_its_cpus_and_gets_its_name_later(world: World) -> None:
+def test_an_unidentified_claim_holds_its_cpus_and_gets_its_name_later(world: World) -> None:
     leave_spec(world.cdi, "uid-a", "0-5")
     world.start()
     assert str(world.records()["uid-a"].held) == "0-5"
@@ -176,7 +176,7 @@ def test_what_nobody_can_name_holds_its_cpus_and_gets_its_name_later(world: Worl
     assert str(world.records()["uid-a"].cpus) == "0-5"
 
 
-def test_individual_claims_of_the_other_driver_end_the_start_and_nothing_is_touched(world: World) -> None:
+def test_individual_claims_of_dra_driver_cpu_end_the_start_and_nothing_is_changed(world: World) -> None:
     left = leave_spec(world.cdi, "uid-a", "4")
     before = left.read_bytes()
     world.kubelet_answers().run("pod-a", "a", "uid-a", "cpudev004")
@@ -188,7 +188,7 @@ def test_individual_claims_of_the_other_driver_end_the_start_and_nothing_is_touc
     assert world.records()["uid-a"].name == "a"
 
 
-def test_a_ledger_that_is_lost_comes_back_from_specs_kubelet_and_the_api_server(world: World) -> None:
+def test_a_lost_ledger_is_recovered_from_specs_kubelet_and_the_api_server(world: World) -> None:
     pods = world.kubelet_answers()
     world.start()
     world.prepare(cpu_claim("a", "uid-a", GROUP, 3))
@@ -202,7 +202,7 @@ def test_a_ledger_that_is_lost_comes_back_from_specs_kubelet_and_the_api_server(
     assert [getattr(after, name) for name in kept] == [getattr(before["uid-a"], name) for name in kept]
 
 
-def test_a_spec_that_vanishes_or_is_altered_is_written_again_within_a_second(
+def test_a_removed_or_altered_spec_is_written_again_within_a_second(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert spec_watch.CHECK_SECONDS <= 0.5
@@ -231,7 +231,7 @@ def health(world: World) -> dict[str, int]:
     return {device.device.device_name: device.health for device in response.devices}
 
 
-def test_a_cpu_that_goes_offline_shrinks_its_group_and_impairs_the_claim_that_holds_it(world: World) -> None:
+def test_an_offline_cpu_shrinks_its_group_and_impairs_the_claim_that_holds_it(world: World) -> None:
     world.start()
     world.prepare(cpu_claim("a", "uid-a", GROUP, 2), cpu_claim("b", "uid-b", GROUP, 2))
     assert world.api.capacities[-1] == {GROUP: "8"}
@@ -263,7 +263,7 @@ def test_a_cpu_that_goes_offline_shrinks_its_group_and_impairs_the_claim_that_ho
     ]
 
 
-def test_a_group_is_unhealthy_once_all_its_cpus_are_gone(world: World) -> None:
+def test_a_group_is_unhealthy_once_all_its_cpus_are_offline(world: World) -> None:
     world.machine = HotplugRoot("sockets=2,cores=2")
     world.start()
     assert health(world) == {"cpudevnuma000": 1, "cpudevnuma001": 1}
@@ -275,14 +275,14 @@ def test_a_group_is_unhealthy_once_all_its_cpus_are_gone(world: World) -> None:
     eventually(lambda: health(world) == {"cpudevnuma000": 1, "cpudevnuma001": 2})
 
 
-def test_an_individual_cpu_that_is_offline_is_withdrawn_and_unhealthy_until_it_is_back(world: World) -> None:
+def test_an_offline_individual_cpu_is_withdrawn_and_unhealthy_until_it_is_back(world: World) -> None:
     world.options = CPUOptions(mode=DeviceMode.INDIVIDUAL)
     world.start()
     world.prepare(cpu_claim("a", "uid-a", "cpu003"))
     world.hotplug("0-2,4-7")
     eventually(lambda: "cpu003" not in world.api.capacities[-1])
     eventually(lambda: health(world)["cpu003"] == 2)
-    # The driver knows after a restart as well.
+    # The driver still knows it after a restart.
     world.stop()
     world.start()
     eventually(lambda: health(world)["cpu003"] == 2)
@@ -292,7 +292,7 @@ def test_an_individual_cpu_that_is_offline_is_withdrawn_and_unhealthy_until_it_i
     assert "cpu003" in world.api.capacities[-1]
 
 
-def test_hardware_that_cannot_be_read_is_said_once_and_what_was_known_stands(
+def test_unreadable_hardware_is_logged_once_and_the_last_state_is_kept(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = world.start()

@@ -1,4 +1,4 @@
-"""What the cluster hears of a claim that loses a CPU and gets it back: condition and Event, through an API server."""
+"""The condition and Event of a claim that loses a CPU and gets it back, through an API server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DRIVER = "dra.cpu"
 
 
 class SwitchedCPUs(CPUPlugin):
-    """The CPU driver with a switch in place of the kernel's events."""
+    """The CPU driver with a switch instead of the kernel's events."""
 
     def __init__(self, machine: HotplugRoot) -> None:
         super().__init__(machine, CPUOptions())

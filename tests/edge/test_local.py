@@ -1,4 +1,4 @@
-"""The local run from end to end, through the program."""
+"""The local run from end to end, as a program."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_claims_are_published_allocated_prepared_and_taken_down(tmp_path: Path) 
     assert list((tmp_path / "state" / "cdi").iterdir()) == []
 
 
-def test_kept_claims_stay_prepared_and_a_second_run_meets_them(tmp_path: Path) -> None:
+def test_kept_claims_stay_prepared_for_a_second_run(tmp_path: Path) -> None:
     keep = ("--machine", SERVER, "--state", "state", "--keep")
     _, first, _ = local(tmp_path, *keep, claims=[claim("a")])
     spec = json.loads(Path(first["claims"][0]["cdi_files"][0]).read_text())
@@ -118,7 +118,7 @@ def test_each_request_is_shown_with_its_own_cpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
-def test_beta_forms_and_templates_are_understood(tmp_path: Path, version: str) -> None:
+def test_beta_versions_and_templates_are_accepted(tmp_path: Path, version: str) -> None:
     capacity = {"requests": {"dra.cpu/cpu": "2"}}
     exactly = {"deviceClassName": "dra.cpu", "capacity": capacity}
     request = {"name": "r", **exactly} if version == "v1beta1" else {"name": "r", "exactly": exactly}
@@ -133,7 +133,7 @@ def test_beta_forms_and_templates_are_understood(tmp_path: Path, version: str) -
     assert [(one["name"], one["cpus"]) for one in shown["claims"]] == [("t", "0,16")]
 
 
-def test_pods_get_a_claim_each_from_a_template_and_share_a_claim_they_name(tmp_path: Path) -> None:
+def test_each_pod_gets_its_own_claim_from_a_template_and_pods_share_a_named_claim(tmp_path: Path) -> None:
     def pod(name: str) -> dict[str, Any]:
         claims = [
             {"name": "own", "resourceClaimTemplateName": "t"},
@@ -189,7 +189,7 @@ CPUS = {"device": "cpudevnuma000", "consumedCapacity": {"dra.cpu/cpu": "2"}}
         ({"device": "cpudevnuma000"}, 'CPU capacity "dra.cpu/cpu" for device "cpudevnuma000" is missing'),
     ],
 )
-def test_an_allocation_that_cannot_be_meant_fails_alone(tmp_path: Path, result: dict[str, Any], sentence: str) -> None:
+def test_an_invalid_allocation_fails_only_its_claim(tmp_path: Path, result: dict[str, Any], sentence: str) -> None:
     claims = [allocated("bad", results=[result]), allocated("good", results=[CPUS])]
     rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=claims)
     bad, good = shown["claims"]
@@ -199,7 +199,7 @@ def test_an_allocation_that_cannot_be_meant_fails_alone(tmp_path: Path, result: 
     assert good["cpus"] == "0,16"
 
 
-def test_kubelet_gets_a_device_for_each_request_beside_the_claims_own(tmp_path: Path) -> None:
+def test_kubelet_gets_cdi_devices_for_the_claim_and_for_each_request(tmp_path: Path) -> None:
     results = [{**CPUS, "request": name, "shareID": name} for name in ("a", "b")]
     _, shown, _ = local(tmp_path, "--machine", SERVER, claims=[allocated("two", results=results)])
     (two,) = shown["claims"]
@@ -210,7 +210,7 @@ def test_kubelet_gets_a_device_for_each_request_beside_the_claims_own(tmp_path: 
     ]
 
 
-def test_a_claim_that_is_allocated_stands_as_it_is_and_other_drivers_parts_are_left_alone(tmp_path: Path) -> None:
+def test_an_allocated_claim_is_prepared_as_it_is_without_other_drivers_parts(tmp_path: Path) -> None:
     other = {"driver": "other.example.com"}
     configs = [{"source": "FromClaim", "opaque": {**other, "parameters": {"nonsense": [1]}}}]
     results: list[dict[str, Any]] = [{"device": "x", **other}, CPUS]
@@ -239,7 +239,9 @@ def test_a_claim_that_is_allocated_stands_as_it_is_and_other_drivers_parts_are_l
     ],
     ids=lambda value: str(value[-1]) if isinstance(value, list) else "",
 )
-def test_bad_input_is_one_sentence_on_stderr(tmp_path: Path, arguments: list[str], rc: int, sentence: str) -> None:
+def test_bad_input_is_reported_in_one_sentence_on_stderr(
+    tmp_path: Path, arguments: list[str], rc: int, sentence: str
+) -> None:
     (tmp_path / "broken.yaml").write_text("kind: [\n")
     (tmp_path / "empty.yaml").write_text("---\n")
     (tmp_path / "typo.yaml").write_text("kind: ResourceClam\n")
@@ -252,7 +254,7 @@ def test_bad_input_is_one_sentence_on_stderr(tmp_path: Path, arguments: list[str
     assert "Traceback" not in done.stderr
 
 
-def test_a_long_state_folder_keeps_its_ledger_and_lends_its_sockets_a_short_one(tmp_path: Path) -> None:
+def test_the_sockets_of_a_long_state_folder_are_in_a_short_one(tmp_path: Path) -> None:
     long = tmp_path / ("deep" * 20) / "state"
     rc, shown, stderr = local(tmp_path, "--machine", SERVER, "--state", str(long), "--keep", claims=[claim("a")])
     assert (rc, shown["claims"][0]["cpus"]) == (0, "0-1,16-17"), stderr
@@ -287,7 +289,7 @@ def test_a_configuration_file_is_overridden_by_the_environment_and_that_by_a_fla
     assert device["capacity"]["dra.cpu/cpu"]["value"] == "7"
 
 
-def test_the_demo_ends_well_when_exactly_its_one_claim_fails(tmp_path: Path) -> None:
+def test_the_demo_succeeds_if_only_its_too_large_claim_fails(tmp_path: Path) -> None:
     done = run_program("demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "cpus/small" in done.stdout
@@ -295,7 +297,7 @@ def test_the_demo_ends_well_when_exactly_its_one_claim_fails(tmp_path: Path) -> 
     assert done.stdout.count("NUMA 7") == 2
 
 
-def test_where_no_temporary_folder_can_be_made_the_way_out_is_one_that_the_demo_has(
+def test_a_missing_temporary_folder_is_reported_with_the_advice_to_set_tmpdir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
@@ -321,7 +323,7 @@ def test_a_run_is_drawn_before_and_after_as_a_page_and_as_svg(tmp_path: Path) ->
     assert "default/fits  CPUs 0-1,16-17" in svg
 
 
-def test_a_run_with_memory_says_how_much_of_each_device_a_claim_has(tmp_path: Path) -> None:
+def test_a_run_with_memory_shows_how_much_of_each_device_a_claim_has(tmp_path: Path) -> None:
     machine = "sockets=2,cores=8,memory=64,hugepages1g=8"
     example = Path(__file__).parents[2] / "examples" / "memory-database.yaml"
     arguments = ("--drivers", "cpu,memory", "--machine", machine, "--html", "run.html", "--svg", "run.svg")
@@ -361,7 +363,7 @@ SHARED_IN_POD = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "sharing
         (None, [_pod("p", _container("b", "c"), initContainers=[_container("a", "c")])], [None]),
     ],
 )
-def test_what_nri_refuses_a_second_user_of_a_claim_is_the_claims_error(
+def test_a_second_user_that_nri_would_refuse_is_the_claims_error(
     tmp_path: Path, config: Any, pods: list[dict[str, Any]], refused: list[str | None]
 ) -> None:
     rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=[claim("both", "2", config), *pods])
@@ -379,7 +381,7 @@ def test_a_claim_of_a_pod_that_names_this_node_is_shown_and_has_an_error(tmp_pat
     assert "sets spec.nodeName to worker" in shown["claims"][0]["error"]
 
 
-def test_a_class_whose_driver_does_not_run_is_named(tmp_path: Path) -> None:
+def test_a_class_whose_driver_is_not_running_is_named(tmp_path: Path) -> None:
     gpu = claim("both", None)
     gpu["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "dra.gpu"
     rc, shown, _ = local(tmp_path, "--machine", SERVER, "--drivers", "cpu", claims=[gpu])
@@ -387,7 +389,7 @@ def test_a_class_whose_driver_does_not_run_is_named(tmp_path: Path) -> None:
     assert "no device of class dra.gpu: driver dra.gpu does not run here" in shown["claims"][0]["error"]
 
 
-def test_a_claim_that_is_refused_is_told_once_and_without_a_wait(tmp_path: Path) -> None:
+def test_a_refused_claim_is_reported_once_and_without_waiting(tmp_path: Path) -> None:
     claims = [claim(name, "2", {"cpuset": cpus}) for name, cpus in (("a", "2-3"), ("b", "3-4"))]
     (tmp_path / "claims.yaml").write_text(yaml.safe_dump_all(claims))
     done = run_program("local", "--machine", "cores=8", "claims.yaml", cwd=tmp_path)
@@ -396,7 +398,7 @@ def test_a_claim_that_is_refused_is_told_once_and_without_a_wait(tmp_path: Path)
     assert "prepare driver=" not in done.stderr
 
 
-def test_what_a_quiet_claim_changes_on_a_made_up_machine_is_shown_with_what_comes_back(tmp_path: Path) -> None:
+def test_the_settings_that_a_quiet_claim_changes_are_shown_before_during_and_after(tmp_path: Path) -> None:
     quiet = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "isolation": "quiet"}
     (tmp_path / "claims.yaml").write_text(yaml.safe_dump(claim("a", "2", quiet)))
     arguments = ["local", "--machine", "cores=4,interrupts=2", "--max-isolation", "quiet", "claims.yaml"]
@@ -407,7 +409,7 @@ def test_what_a_quiet_claim_changes_on_a_made_up_machine_is_shown_with_what_come
     assert {"path": "proc/irq/25/smp_affinity_list", "before": "0-3", "prepared": "2-3", "after": "0-3"} in written
 
 
-def test_a_container_on_a_made_up_machine_becomes_a_partition_while_its_claim_is_prepared(tmp_path: Path) -> None:
+def test_a_container_is_a_cpuset_partition_while_its_claim_is_prepared(tmp_path: Path) -> None:
     config = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "isolation": "partition"}
     isolated = ("--machine", "cores=4", "--max-isolation", "partition")
     _, run, _ = local(tmp_path, *isolated, claims=[claim("a", "2", config)])
@@ -417,7 +419,7 @@ def test_a_container_on_a_made_up_machine_becomes_a_partition_while_its_claim_is
     assert "sys/fs/cgroup/kubepods.slice/cpuset.cpus.exclusive" in [file["path"] for file in run["written"]]
 
 
-def test_a_template_of_another_namespace_is_named_with_the_namespace_in_which_it_is_missing(tmp_path: Path) -> None:
+def test_a_missing_template_is_named_with_the_pods_namespace(tmp_path: Path) -> None:
     template = {**claim("t"), "kind": "ResourceClaimTemplate", "spec": {"spec": claim("t")["spec"]}}
     pod = {
         "apiVersion": "v1",
@@ -430,7 +432,7 @@ def test_a_template_of_another_namespace_is_named_with_the_namespace_in_which_it
     assert "ResourceClaimTemplate team/t, which is not in the files" in failed
 
 
-def test_the_cpu_that_is_kept_back_is_explained_beside_the_devices(tmp_path: Path) -> None:
+def test_the_number_of_published_cpus_is_shown_beside_the_devices(tmp_path: Path) -> None:
     (tmp_path / "claims.yaml").write_text(yaml.safe_dump(claim("c")))
     done = run_program("local", "--machine", SERVER, "claims.yaml", cwd=tmp_path)
     assert "31 of 32 CPUs are published" in done.stdout

@@ -1,4 +1,4 @@
-"""What the local run says where it cannot start, and what it does where it cannot end."""
+"""How the local run reports that it cannot start, and what it does when it cannot clean up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dranode.sim.local import run as local_run_module
 from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim
 
 
-def test_sockets_that_find_no_short_folder_are_a_sentence_with_the_remedy(
+def test_a_missing_short_folder_for_sockets_is_reported_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_run_module, "_SHORT", str(tmp_path / "missing"))
@@ -25,7 +25,7 @@ def test_sockets_that_find_no_short_folder_are_a_sentence_with_the_remedy(
         pass
 
 
-def test_one_claim_that_stays_prepared_keeps_no_other_from_being_unprepared(tmp_path: Path) -> None:
+def test_a_claim_that_cannot_be_unprepared_does_not_keep_others_prepared(tmp_path: Path) -> None:
     class Stuck(WiredLamps):
         def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
             if claim.name == "b":

@@ -1,4 +1,4 @@
-"""The page about machines and fleets in files: its files are read, and its tables have every key there is."""
+"""The page about machines and fleets in files: its files can be read, and its tables have every key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = {title: text for _, title, text in BLOCK.findall(PAGE) if title}
 
 
 def keys(heading: str) -> list[str]:
-    """What stands in code in the first column of the tables under a heading."""
+    """The code in the first column of the tables under a heading."""
     (part,) = [part for part in PAGE.split("\n## ") if part.startswith(f"{heading}\n")]
     return [
         key for cell in re.findall(r"^\| (`[^|]+) \|", part, re.MULTILINE) for key in re.findall(r"`([^`]+)`", cell)
@@ -53,7 +53,7 @@ def test_the_table_of_a_fleet_has_every_field() -> None:
     assert sorted(named) == sorted([*fields, *taints])
 
 
-def test_the_machine_of_the_page_has_the_gpu_where_its_link_leads(files: Path) -> None:
+def test_the_machine_of_the_page_has_a_gpu_at_the_target_of_its_link(files: Path) -> None:
     (files / "alone.yaml").write_text(FILES["one-gpu.yaml"].replace("base: host\n", ""))
     (device,) = gpu_plugin(open_machine(str(files / "alone.yaml")), {}).discover().devices
     assert device.attributes["resource.kubernetes.io/pcieRoot"].string == "pci0000:16"

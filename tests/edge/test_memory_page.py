@@ -1,4 +1,4 @@
-"""The manual's page of the memory driver: its configuration, its pod, its options and its kernel files."""
+"""The manual's page of the memory driver: its configuration, pod, options and kernel files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.kubernetes_schemas import problems
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "memory.md").read_text()
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-# Those of numactl, and of other commands than serve.
+# Options of numactl, and of commands other than serve.
 OTHERS = {"--interleave", "--verify", "--usage", "--nodes"}
 
 
-def test_its_configuration_is_one() -> None:
+def test_its_configuration_is_valid() -> None:
     (document,) = [yaml.safe_load(block) for block in BLOCKS if "MemoryConfig" in block]
     assert isinstance(parse_memory_config(Config("FromClaim", document, "the manual")), MemoryConfig)
 
@@ -32,7 +32,7 @@ def test_its_container_is_valid() -> None:
     assert problems(pod) == []
 
 
-def test_its_options_are_those_of_serve() -> None:
+def test_its_options_exist_in_serve() -> None:
     serve = cli.get_command(click.Context(cli), "serve")
     assert serve is not None
     known = {option for each in serve.params for option in (*each.opts, *each.secondary_opts)}

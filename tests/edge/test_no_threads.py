@@ -1,4 +1,4 @@
-"""A program that gets no more threads ends with one sentence, whichever of its threads it is."""
+"""A program that cannot start another thread ends with one sentence, whichever thread it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.waiting import PATIENCE
 
-# Python's threads as they are where the limit on tasks is reached after so many.
+# Makes Python's threads fail after this many, as at the limit on tasks.
 PROGRAM = """
 import sys, threading
 
@@ -38,8 +38,8 @@ def ended(threads: int, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("threads", [0, 1, 4, 7])
-def test_a_driver_that_cannot_start_a_thread_says_why(threads: int) -> None:
-    # pytest's own folders can be too long for a socket's path.
+def test_a_driver_that_cannot_start_a_thread_names_the_limit(threads: int) -> None:
+    # pytest's own folders can be too long for a socket path.
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         folder = Path(name)
         (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_a_driver_that_cannot_start_a_thread_says_why(threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 3])
-def test_a_local_run_that_cannot_start_a_thread_says_why(threads: int) -> None:
+def test_a_local_run_that_cannot_start_a_thread_names_the_limit(threads: int) -> None:
     done = ended(threads, "local", "--machine", "cores=4", EXAMPLE)
     assert done.returncode == 1
     assert done.stderr.startswith(SENTENCE)

@@ -1,4 +1,4 @@
-"""The limits of the NRI byte stream: 16 MiB in, 4 MiB out, and what is beyond them."""
+"""The limits of the NRI byte stream: 16 MiB in, 4 MiB out, and what happens beyond them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def synchronize_of(size: int) -> bytes:
             body.containers[0].env[0] = body.containers[0].env[0][: size - len(data)]
 
 
-def test_a_synchronize_of_16_mib_in_one_frame_is_understood() -> None:
+def test_a_synchronize_of_16_mib_in_one_frame_is_accepted() -> None:
     session = Session("pin", "10")
     data = synchronize_of(16 * MIB)
     assert len(data) == 8 + MAX_FRAME

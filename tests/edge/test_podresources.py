@@ -1,4 +1,4 @@
-"""What kubelet is asked and what it asks of a driver, asked by us: who is not there, and an answer that is large."""
+"""The driver's questions to kubelet, and commands' calls to a driver: peers that are away, and large answers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def pods(*names: str) -> tuple[Consumer, ...]:
     return tuple(Consumer(resource="pods", name=name, uid=f"uid-{name}") for name in names)
 
 
-def test_a_kubelet_that_is_away_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_an_unreachable_kubelet_is_reported_in_one_line(tmp_path: Path) -> None:
     asked = PodResources(tmp_path / "kubelet.sock")
     with pytest.raises(PodResourcesError, match=r"^kubelet's pod-resources at \S+ does not answer: [^\n<]+$"):
         asked.claims("dra.cpu")
 
 
-def test_a_kubelet_that_comes_back_answers_the_next_question(tmp_path: Path) -> None:
-    """Kubelet's own restart, or its upgrade: gRPC alone would not try again for up to two minutes."""
+def test_a_kubelet_that_comes_back_is_asked_again_at_once(tmp_path: Path) -> None:
+    """During a restart or an upgrade of kubelet, gRPC alone might not try again for two minutes."""
     asked = PodResources(tmp_path / "kubelet.sock")
     for _ in range(3):
         assert asked.in_use("dra.cpu", ClaimRef("default", "a", "uid-a")) is None
@@ -36,8 +36,8 @@ def test_a_kubelet_that_comes_back_answers_the_next_question(tmp_path: Path) -> 
         kubelet.close()
 
 
-def test_a_kubelet_that_does_not_list_a_pod_of_a_claim_has_said_nothing_about_it(tmp_path: Path) -> None:
-    """One that has just started does not list all that runs, and a pod that was deleted by force may still run."""
+def test_the_use_of_a_claim_is_unknown_if_kubelet_does_not_list_its_pod(tmp_path: Path) -> None:
+    """A restarted kubelet does not list all running pods yet, and a force-deleted pod may still run."""
     asked, mine = PodResources(tmp_path / "kubelet.sock"), ClaimRef("default", "a", "uid-a")
     kubelet = KubeletPods(tmp_path / "kubelet.sock")
     try:
@@ -52,8 +52,8 @@ def test_a_kubelet_that_does_not_list_a_pod_of_a_claim_has_said_nothing_about_it
         kubelet.close()
 
 
-def test_of_a_claim_of_a_pod_group_kubelet_can_only_say_that_it_is_in_use(tmp_path: Path) -> None:
-    """Which pods the group has is not on record; one of its name that runs is another thing."""
+def test_the_use_of_a_pod_groups_claim_is_unknown_unless_a_pod_uses_it(tmp_path: Path) -> None:
+    """The group's pods are not on record, and a running pod with the group's name is something else."""
     asked, mine = PodResources(tmp_path / "kubelet.sock"), ClaimRef("default", "a", "uid-a")
     group = Consumer(api_group="scheduling.k8s.io", resource="podgroups", name="crew", uid="uid-crew")
     kubelet = KubeletPods(tmp_path / "kubelet.sock")
@@ -69,7 +69,7 @@ def test_of_a_claim_of_a_pod_group_kubelet_can_only_say_that_it_is_in_use(tmp_pa
 
 
 def test_an_answer_of_many_megabytes_is_read(tmp_path: Path) -> None:
-    """gRPC's own limit is 4 MiB; kubelet sets none for what it sends, and 17 MiB of one pod that retries were seen."""
+    """gRPC's default limit is 4 MiB; kubelet has none, and a single retrying pod has produced 17 MiB."""
     kubelet = KubeletPods(tmp_path / "kubelet.sock")
     kubelet.run("pod-a", "a", "uid-a")
     kubelet.run("pod-b", "b" * (20 << 20), "uid-b")
@@ -80,7 +80,7 @@ def test_an_answer_of_many_megabytes_is_read(tmp_path: Path) -> None:
         kubelet.close()
 
 
-def test_a_driver_that_does_not_answer_an_unprepare_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_a_driver_that_does_not_answer_unprepare_is_reported_in_one_line(tmp_path: Path) -> None:
     endpoint = tmp_path / "dra.sock"
     (error,) = unprepare(endpoint, [ClaimRef("default", "a", "uid-a")]).values()
     beginning, end = f"the driver at {endpoint} does not answer: ", str(error)

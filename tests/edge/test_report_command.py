@@ -1,4 +1,4 @@
-"""`dranode report --kubeconfig`, through the program and a real connection."""
+"""`dranode report --kubeconfig`, as a program with a real connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.sim.report.test_waiting import CLASS, claim, node, pod, slice_of
 PROGRAM = Path(sys.executable).with_name("dranode")
 
 
-def test_a_cluster_is_read_by_its_kubeconfig_and_never_written(tmp_path: Path) -> None:
+def test_a_cluster_is_read_and_never_written(tmp_path: Path) -> None:
     with api_server() as api:
         api.faults.append(Fault(path="/events", times=9, status=403))
         for resource, document in (
@@ -32,7 +32,7 @@ def test_a_cluster_is_read_by_its_kubeconfig_and_never_written(tmp_path: Path) -
         assert done.returncode == 0, done.stderr
         assert {each.method for each in api.seen} == {"GET"}
     assert "1 node, 2 devices, 2 claims, 1 waiting" in done.stdout
-    # What the server refuses is said, and not taken for silence.
+    # A refusal by the server is reported, not treated as an empty list.
     assert re.search("not seen: not read: .*events", done.stderr)
     (text,) = re.findall(r'id="data">(.*?)</script>', (tmp_path / "report.html").read_text(), re.DOTALL)
     assert "cannot allocate all claims" in json.loads(text)["waiting"][0][2][0]

@@ -1,4 +1,4 @@
-"""A rolling update with two processes, while claims are prepared and containers start: nothing is refused or missed."""
+"""A rolling update with two processes while claims are prepared and containers start: nothing is refused or missed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def reference(number: int) -> ClaimRef:
 
 @dataclass
 class Runtime:
-    """A container runtime with any number of NRI plug-ins: every request is shown to all, one after another."""
+    """A container runtime with any number of NRI plug-ins; every request goes to all, one after another."""
 
     listener: socket.socket
     version: str
@@ -76,7 +76,7 @@ class Runtime:
     env: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def admit(self) -> bool:
-        """Take in a plug-in that waits, with everything that exists; whether there was one."""
+        """Accept a waiting plug-in and synchronize it; return whether there was one."""
         try:
             sock, _ = self.listener.accept()
         except TimeoutError:
@@ -88,7 +88,7 @@ class Runtime:
         return True
 
     def create(self, name: str, pod_uid: str, env: tuple[str, ...]) -> CPUSet:
-        """Create and start a container; the mask that it was given by one plug-in and by no other."""
+        """Create and start a container; return its mask, which exactly one plug-in must have set."""
         self.pods[name], self.env[name] = pod(pod_uid), env
         body = nri.CreateContainerRequest(pod=self.pods[name], container=container(name, pod_uid, env, name=name))
         answers = [nri.CreateContainerResponse.FromString(each) for each in self._show("CreateContainer", body)]
@@ -118,7 +118,7 @@ class Runtime:
         )
 
     def _show(self, method: str, body: Any) -> list[bytes]:
-        """Show a request to every plug-in, in any order; one that has gone is dropped, as a runtime does."""
+        """Send a request to every plug-in in any order; drop those that have gone, as a runtime does."""
         answers = []
         self.dice.shuffle(self.plugins)
         for plugin in tuple(self.plugins):
@@ -149,7 +149,7 @@ class Runtime:
 
 @dataclass
 class Node:
-    """kubelet, runtime and store of a node, and the driver's instances by pod UID."""
+    """A node's kubelet, runtime and store, and the driver's instances by pod UID."""
 
     folder: Path
     runtime: Runtime
@@ -180,7 +180,7 @@ class Node:
         return (self.folder / f"log-{uid}").read_text()
 
     def ready(self, uid: str) -> str:
-        """What /readyz says; empty before it says anything."""
+        """The answer of /readyz; empty before there is one."""
         address = re.search(r"listening http=127\.0\.0\.1:(\d+)", self.log(uid))
         if address is None:
             return ""
@@ -209,7 +209,7 @@ class Node:
         return CPUSet.union(self.cpus.values())
 
     def step(self, dice: random.Random) -> None:
-        """One of the things that happen on a node: a pod starts, with or without a claim, or one ends."""
+        """Let a random thing happen: a pod starts, with or without a claim, or ends."""
         self.containers += 1
         running = [name for name in self.runtime.masks if name.startswith("claim-")]
         free = sorted(set(range(CLAIMS)) - self.cpus.keys())
@@ -230,7 +230,7 @@ class Node:
                 assert mask.isdisjoint(self.held()), "a container without a claim was put on a claim's CPUs"
 
     def check(self) -> None:
-        """After one more request, with whose answers late masks travel, every container has the one it should have."""
+        """Make one more request, whose answers carry late masks, and check every container's mask."""
         self.runtime.create("last", "last-pod", ())
         for name, mask in self.runtime.masks.items():
             if name.startswith("claim-"):
@@ -239,7 +239,7 @@ class Node:
                 assert mask == ONLINE - RESERVED - self.held(), name
 
     def until(self, condition: Callable[[], bool], dice: random.Random, *, steps: bool = True) -> None:
-        """Let things happen until something is so."""
+        """Let random things happen until a condition holds."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, {uid: self.log(uid) for uid in self.instances}
@@ -272,12 +272,12 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 
 def register(node: Node, uid: str) -> None:
-    """Have kubelet find the instance: it is the one that is called from now on."""
+    """Have kubelet register the instance, which it calls from now on."""
     registration = socket_paths(node.folder / "kubelet", DRIVER, uid).registration
     eventually(registration.is_socket, lambda: node.log(uid))
 
     def registered() -> bool:
-        # A socket is there before it listens, and kubelet then hears from the other instance alone.
+        # A socket exists before it listens; until then kubelet finds only the other instance.
         node.kubelet.register([DRIVER], PATIENCE)
         return "registered driver" in node.log(uid)
 
@@ -323,7 +323,7 @@ def test_a_rolling_update_refuses_no_claim_removes_no_slice_and_pins_every_conta
         assert "refused" not in node.log(uid)
 
 
-def test_an_update_whose_new_instance_dies_leaves_the_work_with_the_old_one(node: Node) -> None:
+def test_the_old_instance_works_on_if_the_new_one_of_an_update_dies(node: Node) -> None:
     dice = random.Random(5)
     node.start("old")
     register(node, "old")
@@ -334,7 +334,7 @@ def test_an_update_whose_new_instance_dies_leaves_the_work_with_the_old_one(node
     node.until(lambda: node.ready("new") == "ready\n", dice)
     new.kill()
     new.wait()
-    # kubelet goes back to the instance that it still knows.
+    # kubelet falls back to the instance that it still knows.
     node.kubelet.restart()
     socket_paths(node.folder / "kubelet", DRIVER, "new").registration.unlink()
     register(node, "old")

@@ -1,4 +1,4 @@
-"""`dranode sanity` as a program, before drivers of this package as programs."""
+"""`dranode sanity` as a program, with drivers of this package as programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sanity(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([PROGRAM, "sanity", *arguments], check=False, capture_output=True, text=True)
 
 
-def test_a_driver_is_started_checked_and_ended(tmp_path: Path) -> None:
+def test_a_driver_is_started_checked_and_stopped(tmp_path: Path) -> None:
     report = tmp_path / "junit.xml"
     options = ("--focus", "registration-stale-socket", "--focus", "prepare-v1beta1-agrees", "--patience", "180")
     ended = sanity(*options, "--junit", str(report), "-o", "json", "--", *CPU)
@@ -32,7 +32,7 @@ def test_a_driver_is_started_checked_and_ended(tmp_path: Path) -> None:
     assert len(ET.parse(report).getroot()) == 2  # noqa: S314 - our own
 
 
-def test_our_driver_keeps_the_rules_of_unprepare_and_cdi() -> None:
+def test_our_driver_passes_the_checks_of_unprepare_and_cdi() -> None:
     options = (
         "--focus",
         "unprepare",

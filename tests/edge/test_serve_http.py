@@ -1,4 +1,4 @@
-"""`serve` as probes, Prometheus and people see it: ready only when everybody was heard from, one id a call."""
+"""`serve` as probes, Prometheus and people see it: ready only after every peer was heard from, one id for each call."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Serving:
         return eventually(holds, lambda: self.log)
 
     def port(self, page: str = "/healthz") -> int:
-        """Where the page is."""
+        """The port of the page."""
         return int(self.until(lambda: re.search(rf"http=127\.0\.0\.1:(\d+) pages=\S*{page}", self.log))[1])
 
     def connect(self, page: str = "/healthz") -> socket.socket:
@@ -109,7 +109,7 @@ def serving(folder: Path, request: pytest.FixtureRequest) -> Iterator[Serving]:
 
 
 @pytest.mark.parametrize("serving", [("--nri-socket", "nri.sock", "--reserved-cpus", "0")], indirect=True)
-def test_ready_says_what_is_missing_until_kubelet_and_runtime_were_heard_from(serving: Serving, folder: Path) -> None:
+def test_readyz_says_what_is_missing_until_kubelet_and_runtime_were_heard_from(serving: Serving, folder: Path) -> None:
     registration = folder / "kubelet" / "plugins_registry" / f"{DRIVER}-reg.sock"
     status, text = serving.get("/readyz")
     assert status == 503
@@ -146,7 +146,7 @@ def test_json_lines_have_keys_for_claim_driver_and_call(serving: Serving, folder
     assert re.fullmatch("[0-9a-f]{8}", line["op"])
 
 
-def test_a_terminated_driver_answers_probes_to_the_end_and_leaves_its_slices(serving: Serving, folder: Path) -> None:
+def test_a_terminated_driver_removes_its_sockets_and_leaves_its_slices(serving: Serving, folder: Path) -> None:
     kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
     with contextlib.closing(kubelet):
         kubelet.register([DRIVER], PATIENCE)
@@ -161,7 +161,7 @@ APART = ("--nri-socket", "none", "--metrics-address", "127.0.0.1:0")
 
 
 @pytest.mark.parametrize("serving", [APART], indirect=True)
-def test_metrics_have_a_port_of_their_own_where_one_is_named(serving: Serving) -> None:
+def test_metrics_have_their_own_port_if_one_is_given(serving: Serving) -> None:
     assert 'dranode_can_prepare{driver="dra.cpu"} 1.0' in serving.get("/metrics", "/metrics")[1]
     assert serving.get("/healthz") == (200, "ok\n")
     assert serving.get("/metrics")[0] == 404
@@ -169,7 +169,7 @@ def test_metrics_have_a_port_of_their_own_where_one_is_named(serving: Serving) -
 
 
 @pytest.mark.parametrize("serving", [APART], indirect=True)
-def test_who_holds_all_connections_for_metrics_takes_none_of_the_probes(serving: Serving) -> None:
+def test_exhausted_connections_for_metrics_do_not_affect_the_probes(serving: Serving) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(2 * MAX_CONNECTIONS):
             stack.enter_context(serving.connect("/metrics"))
@@ -180,7 +180,7 @@ def test_who_holds_all_connections_for_metrics_takes_none_of_the_probes(serving:
         assert probe.recv(100).startswith(b"HTTP/1.0 200")
 
 
-def test_metrics_may_be_left_out(folder: Path) -> None:
+def test_metrics_can_be_disabled(folder: Path) -> None:
     process = run(folder, "--nri-socket", "none", "--http-address", "127.0.0.1:0", "--metrics-address", "none")
     serving = Serving(folder, process)
     try:
@@ -193,7 +193,7 @@ def test_metrics_may_be_left_out(folder: Path) -> None:
         process.wait()
 
 
-def test_without_http_nobody_listens_and_claims_are_prepared_all_the_same(folder: Path) -> None:
+def test_without_http_no_port_is_opened_and_claims_are_still_prepared(folder: Path) -> None:
     process = run(folder, "--nri-socket", "none", "--http-address", "none")
     kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
     try:

@@ -1,4 +1,4 @@
-"""What the manual, the README and the program's own help say is so."""
+"""What the manual, the README and the program's own help say is true."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.edge.test_docs import FOLDERS, ROOT, parse
 from tests.fakes.program import run_program
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
-# Where Events and metrics are defined.
+# The code that defines Events and metrics.
 PARTS = ("driver", "cpu", "gpu", "memory")
 # Commands that print no answer: they run, show, or write a file.
 ANSWERLESS = {"completion", "serve", "demo", "machine capture", "machine copy", "report"}
@@ -47,27 +47,27 @@ COMMANDS = dict(commands())
 
 
 def examples(command: click.Command) -> list[list[str]]:
-    """The lines of a command's help under `Example:`."""
+    """The commands in a command's help under `Example:`."""
     _, _, after = (command.help or "").partition("Example:\n")
     block = after.split("\n\n")[0].replace("\\\n", " ")
     return [shlex.split(line) for line in block.splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_an_example_that_can_be_meant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_has_an_example_with_valid_options(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     lines = (line[line.index("--") + 1 :] if "--" in line else line for line in examples(COMMANDS[name]))
     ours = [line[1:] for line in lines if line[0] == "dranode"]
     assert any(" ".join(words).startswith(name) for words in ours)
     for words in ours:
-        # A machine that somebody has recorded or copied is not at hand.
+        # A recorded or copied machine is not available here.
         parse(["cores=2" if ".tar" in word or word.startswith("scratch:") else word for word in words])
         for word in words:
             assert not word.startswith(("examples/", "deploy/")) or (ROOT / word).exists(), word
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_that_prints_an_answer_has_a_form_for_programs(name: str) -> None:
+def test_every_command_that_prints_an_answer_can_print_it_for_programs(name: str) -> None:
     output = next((one for one in COMMANDS[name].params if "--output" in one.opts), None)
     assert (output is not None and isinstance(output.type, click.Choice)) == (name not in ANSWERLESS)
 
@@ -86,11 +86,11 @@ def test_the_readmes_commands_run(line: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_names_is_there(page: Path) -> None:
+def test_everything_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text()
     for name in re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", text):
         assert (ROOT / name).exists(), name
-    # The page about drivers makes one, with variables of its own.
+    # The page about drivers creates a driver with variables of its own.
     known = variables() | set(re.findall(r"\bDRANODE_FANS_\w+", text))
     assert set(re.findall(r"\bDRANODE_[A-Z]+(?:_[A-Z]+)*\b(?!_)", text)) - known == set()
     makefile = read("Makefile")
@@ -103,7 +103,7 @@ def test_what_a_page_names_is_there(page: Path) -> None:
         assert metric.removeprefix("dranode_") in source, metric
 
 
-def test_the_python_that_is_named_is_the_one_that_is_required() -> None:
+def test_the_readme_names_the_required_python() -> None:
     project = tomllib.loads(read("pyproject.toml"))["project"]
     (named,) = re.findall(r"Python (3\.\d+) or newer", read("README.md"))
     assert project["requires-python"] == f">={named}"
@@ -118,7 +118,7 @@ def cpus(request: dict[str, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*-*.yaml")), ids=lambda path: path.name)
-def test_containers_repeat_the_cpus_of_claims_with_a_fixed_number(path: Path) -> None:
+def test_containers_request_the_same_cpus_as_their_claims(path: Path) -> None:
     found = [document for document in documents("examples", path.name) if "kind" in document]
     claims: dict[str, list[int] | None] = {}
     for document in found:
@@ -144,7 +144,7 @@ def test_containers_repeat_the_cpus_of_claims_with_a_fixed_number(path: Path) ->
 # --- installing ---
 
 
-def test_the_overlay_for_another_root_of_kubelet_leaves_no_mount_behind() -> None:
+def test_the_overlay_for_another_kubelet_root_changes_every_mount() -> None:
     blocks = re.findall(r"^```yaml\n(.*?)^```$", read("docs", "install.md"), re.MULTILINE | re.DOTALL)
     (text,) = [block for block in blocks if "KUBELET_ROOT" in block]
     (patch,) = yaml.safe_load(text)["patches"]

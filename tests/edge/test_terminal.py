@@ -18,7 +18,7 @@ WIDTHS = pytest.mark.parametrize("width", [80, 140])
 
 
 def frames(screen: Screen, title: str) -> list[str]:
-    """The lines of the picture under a title, without the letters of claims."""
+    """The lines of the picture under a title, without the claims' letters."""
     start = screen.lines.index(title)
     drawn = []
     for line in screen.lines[start + 3 :]:
@@ -29,7 +29,7 @@ def frames(screen: Screen, title: str) -> list[str]:
 
 
 @WIDTHS
-def test_the_demo_draws_cleanly_and_in_the_same_layout_before_and_after(tmp_path: Path, width: int) -> None:
+def test_the_demo_draws_the_same_layout_before_and_after(tmp_path: Path, width: int) -> None:
     status, screen = in_terminal([PROGRAM, "demo"], width, tmp_path)
     assert status == 0
     assert [line for line in screen.lines if SPINNER.search(line)] == []
@@ -38,7 +38,7 @@ def test_the_demo_draws_cleanly_and_in_the_same_layout_before_and_after(tmp_path
     assert len(before) > 5
     assert before == after
     assert "A default/near-memory  0-2,32-34" in screen.lines
-    # YAML that wraps is no YAML.
+    # Wrapped YAML would not be valid.
     assert "          threads: full-core" in screen.lines
 
 
@@ -58,7 +58,7 @@ def test_a_local_run_draws_other_drivers_devices_in_their_numa_node(tmp_path: Pa
     assert not any("claim-" in line for line in screen.lines)
 
 
-def test_cdi_devices_are_for_those_who_ask(tmp_path: Path) -> None:
+def test_cdi_devices_are_shown_with_verbose(tmp_path: Path) -> None:
     status, screen = in_terminal([PROGRAM, "demo", "-v"], 80, tmp_path)
     assert status == 0
     assert "CDI devices" in screen.lines
@@ -66,7 +66,7 @@ def test_cdi_devices_are_for_those_who_ask(tmp_path: Path) -> None:
 
 
 @WIDTHS
-def test_attempts_of_queues_are_blocks_whose_lines_hang(tmp_path: Path, width: int) -> None:
+def test_attempts_of_queues_are_blocks_with_hanging_lines(tmp_path: Path, width: int) -> None:
     queues: list[str | Path] = ["--queues", EXAMPLES / "queues.yaml", "--nodes", EXAMPLES / "queues-nodes.yaml"]
     status, screen = in_terminal(
         [PROGRAM, "local", "--drivers", "gpu", *queues, EXAMPLES / "queues-workloads.yaml"], width, tmp_path
@@ -75,7 +75,7 @@ def test_attempts_of_queues_are_blocks_whose_lines_hang(tmp_path: Path, width: i
     start = screen.lines.index("cycle 1  train")
     assert screen.lines[start + 1] == "  pod set main  flavor reserved  Preempt, chosen"
     block = screen.lines[start + 2 : screen.lines.index("", start)]
-    # Each line of the block begins a label, or hangs under the text of the one before.
+    # Each line of the block begins with a label, or is indented to the text of the line before.
     matches = [re.match(r"    [a-z]+( from)? +| +", line) for line in block]
     assert {match.end() for match in matches if match} == {15}
     assert "default/train-main-0  reserved-0  gpu-0000-11-00-0" in screen.lines
@@ -91,7 +91,7 @@ def test_attempts_of_queues_are_blocks_whose_lines_hang(tmp_path: Path, width: i
         (("dranode", "doctor", "--all-nodes"), "/resourceslices", "list resourceslices"),
     ],
 )
-def test_a_command_that_waits_for_an_api_server_shows_for_what(
+def test_a_command_shows_which_request_it_waits_for(
     tmp_path: Path, command: tuple[str, ...], path: str, what: str
 ) -> None:
     with api_server() as api:

@@ -1,4 +1,4 @@
-"""Two drivers that pin in one process: one NRI plug-in, which begins when both have read their ledgers."""
+"""Two pinning drivers in one process: one NRI plug-in, which starts when both have read their ledgers."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def process() -> Iterator[Process]:
             process.close()
 
 
-def test_one_plug_in_gives_a_container_what_both_drivers_gave_its_claim(process: Process) -> None:
+def test_one_plug_in_applies_the_grants_of_both_drivers_to_a_container(process: Process) -> None:
     process.start("cpu")
     pinning = process.services["cpu"].pinning
     assert pinning is not None

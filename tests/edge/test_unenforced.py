@@ -1,4 +1,4 @@
-"""A node whose container runtime takes no NRI plug-ins: no claim is prepared that nobody would hold containers to."""
+"""A node whose runtime accepts no NRI plug-ins: no claim is prepared whose containers would not be pinned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_RUNTIME = "no container runtime has been connected over NRI"
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A node on which no restart of a runtime takes any time."""
+    """A node without grace time for a restart of the runtime."""
     monkeypatch.setattr("dranode.driver.serve.pinning.GRACE_SECONDS", 0.0)
     monkeypatch.setattr("dranode.driver.serve.service._HEALTH_SECONDS", 0.05)
     with pinning_node() as world:
@@ -48,7 +48,7 @@ def test_without_a_runtime_no_claim_is_prepared_and_no_device_is_published(world
     assert NO_RUNTIME in missing
 
 
-def test_claims_on_record_are_reported_when_the_runtime_goes_and_when_it_is_back(world: World) -> None:
+def test_recorded_claims_are_reported_when_the_runtime_goes_and_when_it_is_back(world: World) -> None:
     service = world.start()
     runtime, _ = world.synchronized()
     eventually(lambda: isinstance(world.prepare(CLAIM), Prepared))
@@ -58,7 +58,7 @@ def test_claims_on_record_are_reported_when_the_runtime_goes_and_when_it_is_back
     assert isinstance(lost, ClaimImpaired)
     assert lost.reason == NOT_ENFORCED
     assert [(state.ready, state.reason) for state in lost.states] == [(False, NOT_ENFORCED)]
-    # Before its pod gets a new sandbox kubelet asks again: nobody would hold the containers in there to it.
+    # kubelet prepares again before the pod gets a new sandbox, whose containers would not be pinned.
     again = service.node.prepare({reference(CLAIM): CLAIM})[reference(CLAIM).uid]
     assert isinstance(again, Refused)
     assert NO_RUNTIME in again.reason
@@ -72,7 +72,7 @@ def test_claims_on_record_are_reported_when_the_runtime_goes_and_when_it_is_back
     eventually(lambda: world.api.capacities[-1] != {})
 
 
-def test_a_driver_that_starts_again_takes_back_what_the_one_before_has_reported(world: World) -> None:
+def test_a_restarted_driver_reports_the_recovery_of_claims_that_its_predecessor_reported(world: World) -> None:
     world.start()
     runtime, _ = world.synchronized()
     eventually(lambda: isinstance(world.prepare(CLAIM), Prepared))
@@ -85,7 +85,7 @@ def test_a_driver_that_starts_again_takes_back_what_the_one_before_has_reported(
     eventually(lambda: told(world, ClaimRestored))
 
 
-def test_a_driver_that_starts_again_has_no_time_in_which_claims_are_prepared_without_a_runtime(
+def test_a_restarted_driver_prepares_no_claim_before_the_runtime_connects(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.start()
@@ -97,16 +97,14 @@ def test_a_driver_that_starts_again_has_no_time_in_which_claims_are_prepared_wit
     refused = world.prepare(CLAIM)
     assert isinstance(refused, Refused)
     assert NO_RUNTIME in refused.reason
-    # From its first connection on, a runtime that restarts has its time again.
+    # From the first connection on, a restarting runtime has its grace time again.
     runtime, _ = world.synchronized()
     eventually(lambda: isinstance(world.prepare(CLAIM), Prepared))
     runtime.sock.close()
     assert isinstance(world.prepare(OTHER), Prepared)
 
 
-def test_a_runtime_that_restarts_keeps_no_claim_from_being_prepared(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claims_are_prepared_while_the_runtime_restarts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dranode.driver.serve.pinning.GRACE_SECONDS", 10 * PATIENCE)
     world.start()
     runtime, _ = world.synchronized()
@@ -115,7 +113,7 @@ def test_a_runtime_that_restarts_keeps_no_claim_from_being_prepared(
     assert not told(world, ClaimImpaired)
 
 
-def test_a_driver_that_is_to_do_without_nri_prepares_and_says_that_claims_are_not_enforced(world: World) -> None:
+def test_a_driver_without_nri_prepares_claims_and_reports_that_they_are_not_enforced(world: World) -> None:
     folder = world.folder / "plugins" / DRIVER
     listener = Listener(DRIVER, "node", socket_paths(world.folder, DRIVER, ""), folder, pytest.fail)
     plugin = CPUPlugin(open_machine(EIGHT_CPUS), CPUOptions())

@@ -1,7 +1,7 @@
 """A driver that cannot read its machine's `/sys`, over the real sockets of kubelet and the container runtime.
 
-What holds for a ledger that cannot be read holds here: alone it changes nobody's CPUs, has no more pods sent, and mends
-itself; beside an instance that can read the machine it never gets a say.
+The rules are those of an unreadable ledger. Alone, the driver changes nobody's CPUs, gets no more pods, and recovers by
+itself. Beside an instance that can read the machine, it never becomes active.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def machine(folder: Path) -> Root:
 
 
 def no_sys(folder: Path) -> Mend:
-    """It is not mounted."""
+    """/sys is not mounted."""
     sys = folder / "sys"
     sys.rename(folder / "away")
     sys.mkdir()
@@ -86,21 +86,21 @@ def replaced(path: Path, put: Callable[[Path], object], remove: Callable[[Path],
 
 
 def garbled_online(folder: Path) -> Mend:
-    """The kernel's list of CPUs is none."""
+    """The kernel's list of online CPUs is malformed."""
     return replaced(folder / CPU / "online", lambda path: path.write_text("0-"), Path.unlink)
 
 
 def garbled_core(folder: Path) -> Mend:
-    """One CPU's core is no number; which CPUs are online can be read."""
+    """One CPU's core id is not a number; the online CPUs can be read."""
     return replaced(folder / CPU / "cpu3/topology/core_id", lambda path: path.write_text("?"), Path.unlink)
 
 
 def unreadable_core(folder: Path) -> Mend:
-    """The kernel refuses one file."""
+    """The kernel refuses to read one file."""
     return replaced(folder / CPU / "cpu3/topology/core_id", Path.mkdir, Path.rmdir)
 
 
-# What a new container without a claim is given meanwhile, where it is known which CPUs are online.
+# The CPUs of a new container without a claim in the meantime, if the online CPUs are known.
 FAULTS: list[tuple[Break, str | None]] = [
     (no_sys, None),
     (garbled_online, None),
@@ -120,7 +120,7 @@ def the_only_sentence(service: DriverService) -> str:
 
 
 @pytest.mark.parametrize(("broken", "left"), FAULTS, ids=lambda each: getattr(each, "__name__", ""))
-def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
+def test_a_single_instance_changes_and_grants_nothing_until_it_recovers(
     world: World, folder: Path, broken: Break, left: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with_a_claim(world)
@@ -151,7 +151,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
     mended(world, service, runtime, published)
 
 
-def test_new_containers_get_the_reserved_cpus_where_nothing_says_which_are_online(world: World, folder: Path) -> None:
+def test_new_containers_get_the_reserved_cpus_if_the_online_cpus_are_unknown(world: World, folder: Path) -> None:
     with_a_claim(world)
     world.stop()
     no_sys(folder)
@@ -162,7 +162,7 @@ def test_new_containers_get_the_reserved_cpus_where_nothing_says_which_are_onlin
     assert given(runtime, "again", PODS[0], CLAIMS) == EXCLUSIVE
 
 
-def test_a_claim_that_goes_meanwhile_is_undone_and_nobody_moves(world: World, folder: Path) -> None:
+def test_a_claim_that_ends_meanwhile_is_unprepared_and_no_mask_changes(world: World, folder: Path) -> None:
     with_a_claim(world)
     world.stop()
     mend = garbled_core(folder)
@@ -178,7 +178,7 @@ def test_a_claim_that_goes_meanwhile_is_undone_and_nobody_moves(world: World, fo
     eventually(lambda: service.missing() == ())
 
 
-def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
+def test_a_new_instance_does_not_become_active_until_it_can_read(
     world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_a_claim(world, "old")
@@ -200,7 +200,9 @@ def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
     assert world.api.capacities[-1] == published[-1]
 
 
-def test_one_that_can_read_it_no_more_keeps_masks_and_gives_nothing_until_it_can(world: World, folder: Path) -> None:
+def test_an_instance_that_loses_access_keeps_masks_and_grants_nothing_until_it_recovers(
+    world: World, folder: Path
+) -> None:
     service = world.start(machine=machine(folder))
     runtime, _ = world.synchronized()
     assert isinstance(world.prepare(CLAIM), Prepared)

@@ -1,7 +1,7 @@
-"""A driver whose ledger cannot be read, over the real sockets of kubelet and the container runtime.
+"""A driver that cannot read its ledger, over the real sockets of kubelet and the container runtime.
 
-Alone it changes nobody's CPUs, has no more pods sent, and mends itself; beside an instance that can read the ledger it
-never gets a say.
+Alone, the driver changes nobody's CPUs, gets no more pods, and recovers by itself. Beside an instance that can read the
+ledger, it never becomes active.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
+def test_a_single_instance_changes_and_grants_nothing_until_it_recovers(
     world: World, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
     with_a_claim(world)
@@ -54,7 +54,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
         runtime, updates = world.synchronized()
         assert updates == {}
         assert updates_of(runtime.stop(EVERYBODY[1], PODS[1])) == {}
-        # What the CDI specs on the node leave, and for the claim what its own spec says.
+        # The CPUs left by the node's CDI specs, and for the claim those of its own spec.
         assert given(runtime, "plain", pod("p3")) == SHARED
         assert given(runtime, "again", PODS[0], CLAIMS) == EXCLUSIVE
         with pytest.raises(CallFailedError, match=r"ledger|newer dranode"):
@@ -71,7 +71,7 @@ def test_alone_it_changes_nothing_gives_nothing_says_so_and_mends_itself(
 
 
 @pytest.mark.parametrize("size", [0, 4096])
-def test_one_that_was_truncated_is_made_again_from_the_specs_and_nobody_moves(world: World, size: int) -> None:
+def test_a_truncated_ledger_is_rebuilt_from_the_specs_and_no_mask_changes(world: World, size: int) -> None:
     with_a_claim(world)
     world.stop()
     os.truncate(world.ledger, size)
@@ -83,9 +83,7 @@ def test_one_that_was_truncated_is_made_again_from_the_specs_and_nobody_moves(wo
 
 
 @pytest.mark.parametrize("size", [0, 4096])
-def test_one_that_is_truncated_beside_an_instance_that_read_it_is_made_again_and_nobody_moves(
-    world: World, size: int
-) -> None:
+def test_a_ledger_that_is_truncated_under_an_instance_is_rebuilt_and_no_mask_changes(world: World, size: int) -> None:
     with_a_claim(world, "old")
     old = world.services["old"]
     eventually(lambda: old.missing() == ())
@@ -105,7 +103,7 @@ def test_one_that_is_truncated_beside_an_instance_that_read_it_is_made_again_and
 
 
 @pytest.mark.parametrize("fault", OF_ONE, ids=lambda fault: fault.__name__)
-def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
+def test_a_new_instance_does_not_become_active_until_it_can_read(
     world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_a_claim(world, "old")
@@ -130,7 +128,7 @@ def test_beside_an_instance_that_reads_it_one_that_cannot_never_gets_a_say(
 
 
 @pytest.mark.parametrize("fault", OF_BOTH, ids=lambda fault: fault.__name__)
-def test_what_neither_of_two_can_read_any_more_changes_nothing_until_the_newer_one_can(
+def test_two_instances_that_cannot_read_change_nothing_until_the_newer_one_can(
     world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_a_claim(world, "old")
@@ -153,9 +151,7 @@ def test_what_neither_of_two_can_read_any_more_changes_nothing_until_the_newer_o
         eventually(lambda: world.api.capacities[-1] == published)
 
 
-def test_on_a_full_disk_nothing_is_given_and_masks_go_on_until_there_is_room(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_stops_grants_but_not_pinning(world: World, caplog: pytest.LogCaptureFixture) -> None:
     with_a_claim(world)
     published = world.api.capacities[-1]
     world.stop()
@@ -178,7 +174,7 @@ def test_on_a_full_disk_nothing_is_given_and_masks_go_on_until_there_is_room(
         assert isinstance(world.prepare(OTHER), Prepared)
 
 
-def test_a_cdi_folder_that_goes_bad_later_is_a_reason_not_to_be_ready(
+def test_a_cdi_folder_that_breaks_later_makes_the_driver_not_ready(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dranode.driver.serve.service._HEALTH_SECONDS", 0.05)
@@ -198,12 +194,12 @@ def test_a_cdi_folder_that_goes_bad_later_is_a_reason_not_to_be_ready(
     assert isinstance(world.prepare(OTHER), Prepared)
 
 
-def test_an_active_instance_that_cannot_write_the_ledger_gives_authority_back_to_one_that_can(world: World) -> None:
+def test_an_active_instance_that_cannot_write_hands_authority_back_to_one_that_can(world: World) -> None:
     with_a_claim(world, "old")
     old = world.services["old"]
     published = world.api.capacities[-1]
     with a_full_disk_with_shm(world.ledger) as mend:
-        # kubelet meets the sockets by name and calls the last.
+        # kubelet registers the sockets in the order of their names and calls the last one.
         new = world.start("second")
         world.synchronized()
         eventually(lambda: new.active and not old.active)
@@ -217,7 +213,7 @@ def test_an_active_instance_that_cannot_write_the_ledger_gives_authority_back_to
         eventually(lambda: new.missing() == ())
 
 
-def test_one_that_has_to_take_the_place_of_an_instance_that_goes_changes_nothing_until_it_can_read(
+def test_an_instance_that_takes_over_changes_nothing_until_it_can_read(
     world: World,
 ) -> None:
     with_a_claim(world, "old")

@@ -1,4 +1,4 @@
-"""What claims use, from the runtime's word and the kernel's counters to the page that Prometheus reads."""
+"""What claims use, from the runtime's events and the kernel's counters to the page that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LABELS = {
 STAT = "usage_usec {usage}\nnr_periods 4\nnr_throttled 1\nthrottled_usec 500000\n"
 
 
-def test_the_page_has_the_kernels_counters_by_claim_pod_and_namespace() -> None:
+def test_the_metrics_page_has_the_kernels_counters_by_claim_pod_and_namespace() -> None:
     with pinning_node() as world:
         write_machine(world.folder / "machine")
         cgroup = world.folder / "machine" / "sys" / "fs" / "cgroup" / "kubepods" / "mine"
