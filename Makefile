@@ -22,6 +22,7 @@ help:
 	@echo '  the simulator           make interop-scheduler    a real kube-scheduler; interop-allocator: its allocator'
 	@echo '  deploy/, the image      make interop-cluster      real kubelets; half an hour a row, ROWS= for some'
 	@echo '  docs/                   make site                 the manual, in dist/site'
+	@echo '  metrics, findings       make tables               the tables of them in docs/'
 	@echo '  proto/*.proto           make proto                the generated modules'
 	@echo '  dependencies            make lock                 the lock files'
 	@echo '  a release               make release              everything that it consists of, in dist/'
@@ -135,6 +136,11 @@ site: setup
 	@$(BIN)/uv pip sync -q --python .cache/release/site/bin/python --require-hashes requirements/site.lock
 	@$(BIN)/python -m release.site
 	@NO_MKDOCS_2_WARNING=1 .cache/release/site/bin/mkdocs build
+
+# The tables of docs/ that the code declares
+.PHONY: tables
+tables: setup
+	@$(BIN)/python -m release.tables
 
 # A virtual root keeps apart files that would be called the same: every module is dranode/proto/<name>. NRI's services are
 # called over ttrpc, so they need no module for gRPC.

@@ -1,4 +1,4 @@
-"""Pages of the reference that say what the code declares: options, metrics, and what the driver reports of claims."""
+"""What the code declares, for the reference: options, metrics, and what the driver reports of claims."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _HAPPENED: Final[Mapping[str, Any]] = {
 # The reasons of this package's drivers why a claim has less than it was given; drivers of others have their own.
 IMPAIRED: Final = (OFFLINE, SHRUNK)
 # A driver whose own metrics are shown.
-_DRIVER: Final = "dra.cpu"
+OWN_DRIVER: Final = "dra.cpu"
 
 
 # --- options ---
@@ -77,9 +77,9 @@ def _key(option: DriverOption) -> str:
 def _option(option: CommandOption, key: str) -> str:
     anchor = option.flag.strip("-")
     facts = {
-        "Flag": _codes([option.flag, *([option.off] if option.is_switch else [])]),
-        "Variable": _codes([option.variable] if option.variable else []),
-        "Key in the file": _codes([key] if key else []),
+        "Flag": codes([option.flag, *([option.off] if option.is_switch else [])]),
+        "Variable": codes([option.variable] if option.variable else []),
+        "Key in the file": codes([key] if key else []),
         "Value": _value(option),
         "Default": _default(option),
     }
@@ -89,12 +89,12 @@ def _option(option: CommandOption, key: str) -> str:
 
 def _value(option: CommandOption) -> str:
     if option.choices:
-        return _codes(option.choices)
+        return codes(option.choices)
     if option.is_switch:
         return "`true` or `false` in a variable or the file"
     if option.counts:
         return "how often it is given; a number in the file"
-    return _codes([option.metavar]) if option.metavar else "a whole number" if isinstance(option.default, int) else ""
+    return codes([option.metavar]) if option.metavar else "a whole number" if isinstance(option.default, int) else ""
 
 
 def _default(option: CommandOption) -> str:
@@ -103,7 +103,7 @@ def _default(option: CommandOption) -> str:
     if callable(option.default):
         return plain((option.default.__doc__ or "").strip().removeprefix("Return ").rstrip("."))
     default = ",".join(option.default) if isinstance(option.default, tuple) else str(option.default)
-    return _codes([default] if default else [])
+    return codes([default] if default else [])
 
 
 # --- metrics ---
@@ -112,7 +112,7 @@ def _default(option: CommandOption) -> str:
 def metric_rows() -> dict[str, MetricRow]:
     """Return every metric of a driver but the process's: name -> type, labels without the driver's, what it says."""
     made = Metrics()
-    DriverMetrics(_DRIVER, made.registry, made._calls, made._nri)  # noqa: SLF001 - as `Metrics.add` does it
+    DriverMetrics(OWN_DRIVER, made.registry, made._calls, made._nri)  # noqa: SLF001 - as `Metrics.add` does it
     rows: dict[str, MetricRow] = {}
     for each in made.registry._collector_to_names:  # noqa: SLF001 - the registry says it nowhere else
         if isinstance(each, MetricWrapperBase):
@@ -121,43 +121,12 @@ def metric_rows() -> dict[str, MetricRow]:
     for family in (*families, *(make() for make in DEVICE_FAMILIES)):
         rows[family.name] = (family.type, _labels(family), family.documentation)
     for name, text in OWN_GAUGES.items():
-        rows[f"{prefix_of(_DRIVER)}{name}"] = ("gauge", (), text)
+        rows[f"{prefix_of(OWN_DRIVER)}{name}"] = ("gauge", (), text)
     return rows
 
 
 def _labels(family: Any) -> tuple[str, ...]:
     return tuple(label for label in family._labelnames if label != "driver")  # noqa: SLF001 - only it knows them
-
-
-def metrics() -> str:
-    """Return a page with every metric: the name that is scraped, type, labels, and what it says."""
-    introduction = (
-        "# Metrics\n\nThe metrics of `/metrics`, by the names that Prometheus stores. A histogram has `_bucket`, "
-        "`_sum` and `_count` after its name. Metrics named `dranode_...` also have the label `driver`. "
-        "[Which to watch, and what to do](../metrics.md).\n"
-    )
-    parts = [introduction]
-    rows = metric_rows()
-    own = f"{prefix_of(_DRIVER)}_"
-    shown: dict[str, dict[str, MetricRow]] = {
-        "Of every driver": {name: row for name, row in rows.items() if not name.startswith((own, "dranode_claim_"))},
-        "Of every claim": {name: row for name, row in rows.items() if name.startswith("dranode_claim_")},
-        f"Under the driver's own name, as of `{_DRIVER}`": {
-            name: row for name, row in rows.items() if name.startswith(own)
-        },
-        "Of the process": {
-            each.name: (each.type, (), each.documentation)
-            for each in Metrics().registry.collect()
-            if each.name.startswith("process_")
-        },
-    }
-    for heading, table in shown.items():
-        parts.append(f"## {heading}\n\n| metric | type | labels | what |\n| --- | --- | --- | --- |")
-        for name, (kind, labels, text) in table.items():
-            scraped = f"{name}_total" if kind == "counter" else name
-            parts.append(f"| `{scraped}` | {kind} | {_codes(labels)} | {plain(text)} |")
-        parts[-1] += "\n"
-    return "\n".join(parts)
 
 
 # --- Events and conditions ---
@@ -170,13 +139,13 @@ def events() -> str:
         "[What to do about each](../metrics.md#events).\n"
     )
     parts = [introduction, "## Events\n\n| reason | action | on | when |\n| --- | --- | --- | --- |"]
-    parts += [f"| {_codes([reason])} | `{action}` | {on} | {when} |" for reason, action, on, when in event_rows()]
+    parts += [f"| {codes([reason])} | `{action}` | {on} | {when} |" for reason, action, on, when in event_rows()]
     parts.append(
         "\n## Conditions in a claim's `status.devices`\n\n"
         "| type | status | reason | when |\n| --- | --- | --- | --- |\n"
         f"| `{READY}` | `True` | `{PREPARED}` | the device is prepared, and nothing of it is missing |\n"
         f"| `{READY}` | `False` | `{PREPARE_FAILED}` | the claim could not be prepared; the message says why |\n"
-        f"| `{READY}` | `False` | {_codes(IMPAIRED)}, or another driver's own | the claim lost hardware |\n"
+        f"| `{READY}` | `False` | {codes(IMPAIRED)}, or another driver's own | the claim lost hardware |\n"
     )
     return "\n".join(parts)
 
@@ -193,7 +162,8 @@ def event_rows() -> Iterator[tuple[str, str, str, str]]:
                 yield events[0].reason, events[0].action, ", ".join(each.regarding.kind for each in events), when
 
 
-def _codes(words: Iterable[str]) -> str:
+def codes(words: Iterable[str]) -> str:
+    """Return words as code, with commas between them."""
     return ", ".join(f"`{word}`" for word in words)
 
 

@@ -1,7 +1,7 @@
 """The manual as a site: `make site` writes its pages into .cache/site, and mkdocs makes dist/site of them.
 
 The pages are those of docs/, the files at the top that people look for, the examples, and a reference made from the
-code: commands, options, opaque configurations with a JSON Schema, metrics, Events, what is published of made-up
+code: commands, options, opaque configurations with a JSON Schema, Events, what is published of made-up
 machines, and what drivers import.
 """
 
@@ -20,7 +20,7 @@ from dranode.driver.cli.commands import cli
 from release.answers import CPUS, GPUS, answer, answers
 from release.configurations import CONFIGURATIONS, configurations, schema
 from release.project import ROOT
-from release.reference import events, metrics, options
+from release.reference import events, options
 from release.seam import names
 
 MANUAL: Final = ROOT / "docs"
@@ -76,7 +76,6 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "reference/options.md", options()
     yield "reference/configurations.md", configurations()
     yield "reference/devices.md", devices()
-    yield "reference/metrics.md", metrics()
     yield "reference/events.md", events()
     yield "reference/json.md", answers()
     yield "reference/seam.md", names()

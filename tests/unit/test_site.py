@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,6 +22,7 @@ from release.configurations import CONFIGURATIONS, fields, schema
 from release.project import ROOT
 from release.seam import names
 from release.site_hooks import problems
+from release.tables import TABLES, with_tables
 
 
 def navigation(part: Any) -> list[str]:
@@ -123,16 +125,17 @@ def test_the_page_of_events_has_every_one_that_is_sent() -> None:
     assert all(shown)
 
 
-def test_the_page_of_metrics_has_the_names_that_are_scraped() -> None:
-    page = reference.metrics()
-    shown = {
-        row[0].strip("`"): row[1:] for part in re.findall(r"^## (.+)$", page, re.MULTILINE) for row in table(page, part)
-    }
-    rows = reference.metric_rows()
-    assert {name.removesuffix("_total") for name in shown if not name.startswith("process_")} == set(rows)
-    assert all(name.endswith("_total") == (row[0] == "counter") for name, row in shown.items())
-    assert shown["dranode_slice_writes_total"] == ["counter", "`verb`", "ResourceSlices written."]
-    assert "process_resident_memory_bytes" in shown
+@pytest.mark.parametrize("page", sorted(site.MANUAL.glob("*.md")), ids=lambda page: page.name)
+def test_the_tables_of_a_page_are_those_that_make_tables_writes(page: Path) -> None:
+    assert with_tables(page.read_text()) == page.read_text()
+
+
+def test_every_metric_is_in_a_table_by_the_name_that_is_scraped() -> None:
+    page = (site.MANUAL / "metrics.md").read_text()
+    assert {f"<!-- table: {name} -->" for name in TABLES if name.startswith("metrics")} <= {*page.splitlines()}
+    shown = re.findall(r"^\| `(\w+)` \| (gauge|counter|histogram) ", page, re.MULTILINE)
+    assert {name.removesuffix("_total") for name, _ in shown} == set(reference.metric_rows())
+    assert all(name.endswith("_total") == (kind == "counter") for name, kind in shown)
 
 
 def test_every_command_that_answers_programs_is_on_their_page() -> None:

@@ -10,20 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
+from release.reference import metric_rows
+
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 RULES = yaml.safe_load((DEPLOY / "alerts" / "rules.yaml").read_text())
 RULE = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
 (DASHBOARD,) = [json.loads(path.read_text()) for path in (DEPLOY / "dashboards").glob("*.json")]
 PANELS = {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in DASHBOARD["panels"]}
-LISTED = {
-    row[0]: (row[1], {"driver", "instance", *re.findall(r"`(\w+)`", row[2])})
-    for row in re.findall(
-        r"^\| `(dranode_\w+)` \| (gauge|counter|histogram) \| ([^|]*)\|",
-        (ROOT / "docs" / "metrics.md").read_text(),
-        re.MULTILINE,
-    )
-}
+LISTED = {name: (kind, {"driver", "instance", *labels}) for name, (kind, labels, _) in metric_rows().items()}
 EXPRESSIONS = [*(rule["expr"] for rule in RULE.values()), *(text for texts in PANELS.values() for text in texts)]
 
 
