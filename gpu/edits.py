@@ -268,6 +268,8 @@ _LIBRARY_FOLDERS: Final = (
     "usr/local/glibc/usr/lib",
     "usr/local/glibc/lib",
 )
+# This library has the version of its interface instead of the driver's.
+_UNVERSIONED: Final = "libnvidia-nvvm70"
 _COMPUTE: Final = frozenset(
     {
         "libcuda",
@@ -279,36 +281,28 @@ _COMPUTE: Final = frozenset(
         "libnvidia-gpucomp",
         "libnvidia-ml",
         "libnvidia-nvvm",
+        _UNVERSIONED,
         "libnvidia-opencl",
         "libnvidia-opticalflow",
         "libnvidia-ptxjitcompiler",
     }
 )
-_GRAPHICS: Final = _COMPUTE | {
-    "libEGL_nvidia",
-    "libGLESv1_CM_nvidia",
-    "libGLESv2_nvidia",
-    "libGLX_nvidia",
-    "libnvidia-eglcore",
-    "libnvidia-fbc",
-    "libnvidia-glcore",
-    "libnvidia-glsi",
-    "libnvidia-glvkspirv",
-    "libnvidia-rtcore",
-    "libnvidia-tls",
-    "libnvoptix",
-}
-_STEMS: Final[Mapping[GPUMode, frozenset[str]]] = {
+# The libraries of a mode; None is all that are the driver's.
+_STEMS: Final[Mapping[GPUMode, frozenset[str] | None]] = {
     GPUMode.COMPUTE: _COMPUTE,
-    GPUMode.GRAPHICS: _GRAPHICS,
+    GPUMode.GRAPHICS: None,
     GPUMode.VFIO: frozenset(),
 }
 _FILES: Final[Mapping[GPUMode, tuple[str, ...]]] = {
-    GPUMode.COMPUTE: ("usr/bin/nvidia-smi",),
+    GPUMode.COMPUTE: ("usr/bin/nvidia-smi", "etc/OpenCL/vendors/nvidia.icd"),
     GPUMode.GRAPHICS: (
         "usr/bin/nvidia-smi",
+        "etc/OpenCL/vendors/nvidia.icd",
         "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
         "usr/share/vulkan/icd.d/nvidia_icd.json",
+        # Fedora's packages have the architecture in the name.
+        "usr/share/vulkan/icd.d/nvidia_icd.x86_64.json",
+        "usr/share/vulkan/icd.d/nvidia_icd.aarch64.json",
         "etc/vulkan/icd.d/nvidia_icd.json",
     ),
     GPUMode.VFIO: (),
@@ -405,18 +399,18 @@ def _configured(root: Root, driver_root: str) -> Iterable[str]:
         yield from (line.strip(" \t/") for line in lines if line.startswith("/"))
 
 
-def _libraries(root: Root, folder: str, version: str, stems: frozenset[str]) -> dict[str, str]:
+def _libraries(root: Root, folder: str, version: str, stems: frozenset[str] | None) -> dict[str, str]:
     """Return the names of this version's libraries in a folder, each with the file to which it leads."""
     libraries: dict[str, str] = {}
     for name in all_names(root, folder):
         stem, so, _ = name.partition(".so.")
-        if not so or stem not in stems:
+        if not so or (stems is not None and stem not in stems):
             continue
         try:
             real = root.resolve(f"{folder}/{name}")
         except OSError:
             continue
-        if real.endswith(f".so.{version}"):
+        if real.endswith(f".so.{version}") or stem == _UNVERSIONED:
             libraries[name] = real
     return libraries
 

@@ -23,8 +23,11 @@ def with_libraries(folder: str = DEBIAN, version: str = "550.54.15") -> Machine:
         machine.put(f"{folder}/{stem}.so.{version}", b"")
         machine.put(f"{folder}/{stem}.so.1", Link(f"{stem}.so.{version}"))
     machine.put(f"{folder}/libcuda.so.535.1.1", b"")
+    machine.put(f"{folder}/libnvidia-nvvm70.so.4", b"")
     machine.put(f"{folder}/libc.so.6", b"")
-    machine.put("usr/bin/nvidia-smi", b"")
+    vulkan = "usr/share/vulkan/icd.d/nvidia_icd.x86_64.json"
+    for path in ("usr/bin/nvidia-smi", "etc/OpenCL/vendors/nvidia.icd", vulkan):
+        machine.put(path, b"")
     return machine
 
 
@@ -65,13 +68,16 @@ def test_the_running_drivers_libraries_go_where_both_families_of_images_look() -
 
 
 def test_libraries_of_another_version_or_of_others_stay_on_the_host() -> None:
-    names = {path.rpartition("/")[2].partition(".so")[0] for path in mounted(with_libraries())}
-    assert names == {"libcuda", "libnvidia-ml", "nvidia-smi"}
+    names = {path.rpartition("/")[2].partition(".")[0] for path in mounted(with_libraries())}
+    assert names == {"libcuda", "libnvidia-ml", "libnvidia-nvvm70", "nvidia-smi", "nvidia"}
     assert "/usr/lib64/libcuda.so.535.1.1" not in mounted(with_libraries())
 
 
-def test_graphics_brings_its_libraries_too() -> None:
-    assert "/usr/lib64/libnvidia-glcore.so.1" in mounted(with_libraries(), GPUMode.GRAPHICS)
+def test_graphics_brings_all_libraries_of_the_driver_and_what_names_them() -> None:
+    paths = mounted(with_libraries(), GPUMode.GRAPHICS)
+    for path in ("/usr/lib64/libnvidia-glcore.so.1", "/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json"):
+        assert path in paths
+    assert not [path for path in paths if "libc." in path or "535" in path]
 
 
 def test_vfio_brings_nothing() -> None:
