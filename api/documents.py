@@ -40,12 +40,23 @@ _SLICE_COUNT: Final = "resourceSliceCount"
 _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 # The kinds with other versions (k8s.io/api 0.36.0 to 0.38.0-alpha.2, testdata/HEAD; 1.35 has no pool status).
 _SERVED: Final = {"DeviceTaintRule": ("v1", "v1beta2", "v1alpha3"), "ResourcePoolStatusRequest": ("v1alpha3",)}
+# The types of msgspec and of Python, for people.
+_WORDS: Final = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    **dict.fromkeys(("array", "list"), "a list"),
+    **dict.fromkeys(("object", "dict"), "an object"),
+    **dict.fromkeys(("null", "NoneType"), "nothing"),
+}
 _compiled: Final[set[type]] = set()
 _compiling: Final = threading.Lock()
 # Parts of msgspec's messages: its errors have no attributes that say what is wrong and where.
 _NULL: Final = "got `null`"
 _UNKNOWN: Final = "contains unknown field "
 _NO_WORD: Final = "Invalid enum value "
+_EXPECTED: Final = re.compile(r"expected ([\w| ]+), got (\w+)")
 _AT: Final = r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$"
 
 
@@ -54,6 +65,12 @@ def without_tuples(document: Any) -> Any:
     if isinstance(document, dict):
         return {key: without_tuples(inner) for key, inner in document.items()}
     return [without_tuples(inner) for inner in document] if isinstance(document, (list, tuple)) else document
+
+
+def kind_of(value: Any) -> str:
+    """Return what a plain value is, in words: `a list`, `a whole number`."""
+    name = type(value).__name__
+    return _WORDS.get(name, name)
 
 
 def _decode_hook(kind: type, raw: Any) -> Any:
@@ -168,7 +185,12 @@ def _error(kind: Any, error: msgspec.DecodeError) -> DocumentError:
 
 
 def _plain(text: str) -> str:
-    return text.replace("`", "").replace("Expected", "expected", 1).replace("Object ", "", 1)
+    sentence = text.replace("`", "").replace("Expected", "expected", 1).replace("Object ", "", 1)
+    types = _EXPECTED.fullmatch(sentence)
+    if types is None:
+        return sentence
+    expected = (_WORDS.get(name, name) for name in types[1].split(" | ") if name != "null")
+    return f"{' or '.join(expected)} is expected, not {_WORDS.get(types[2], types[2])}"
 
 
 def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:

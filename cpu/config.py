@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.documents import decode
+from dranode.api.documents import decode, kind_of
 from dranode.api.errors import ClaimError, DocumentError
 from dranode.cpu.options import L3, Isolation, PickPolicy, Threads
 from dranode.driver.claims.grant import Config
@@ -172,7 +172,7 @@ def merge(configs: Iterable[Config]) -> CPUPolicy:
 
 def _decode(parameters: Any) -> CPUConfig:
     if not isinstance(parameters, Mapping):
-        raise DocumentError(f"failed to unmarshal opaque config: expected an object, got {_kind(parameters)}")
+        raise DocumentError(f"failed to unmarshal opaque config: expected an object, got {kind_of(parameters)}")
     if set(parameters) == {"cpuset"}:
         return CPUConfig(cpuset=_cpuset(parameters["cpuset"], "cpuset"))
     version = parameters.get("apiVersion", "")
@@ -180,7 +180,7 @@ def _decode(parameters: Any) -> CPUConfig:
         inner = parameters.get("cpuConfig")
         if inner is not None and not isinstance(inner, Mapping):
             raise DocumentError(
-                f"failed to unmarshal opaque config: expected an object, got {_kind(inner)}", "cpuConfig"
+                f"failed to unmarshal opaque config: expected an object, got {kind_of(inner)}", "cpuConfig"
             )
         return CPUConfig(cpuset=_cpuset((inner or {}).get("cpuset"), "cpuConfig.cpuset"))
     if version != API_VERSION:
@@ -201,7 +201,7 @@ def _decode(parameters: Any) -> CPUConfig:
 
 def _cpuset(value: Any, path: str) -> str:
     if value is not None and not isinstance(value, str):
-        raise DocumentError(f"failed to unmarshal opaque config: expected a cpu-list, got {_kind(value)}", path)
+        raise DocumentError(f"failed to unmarshal opaque config: expected a cpu-list, got {kind_of(value)}", path)
     if not value:
         raise DocumentError(f"opaque config: {path} is empty or missing")
     try:
@@ -219,7 +219,3 @@ def _check(config: CPUConfig) -> None:
         for name in _PLACEMENT:
             if getattr(config, name) is not None:
                 raise DocumentError(f"{name} cannot be combined with a cpuset, which already names the CPUs", name)
-
-
-def _kind(value: Any) -> str:
-    return {str: "a string", list: "a list", type(None): "nothing"}.get(type(value), f"a {type(value).__name__}")

@@ -151,6 +151,8 @@ def chosen_context(paths: str, context: str = "") -> ChosenContext:
     name = context or next((file.current_context for file in files if file.current_context), "")
     # Cluster and user may be in other files than the context that names them.
     contexts = _first_of_each(entry for file in files for entry in file.contexts)
+    if not contexts:
+        raise DocumentError("it has no contexts, so it names no cluster; name another file with --kubeconfig")
     if not name:
         raise DocumentError(f"no current-context is set; pass --context: {_names(contexts)}")
     if name not in contexts:
@@ -209,7 +211,7 @@ def _resolved(path: Path) -> _File:
         # An empty file is a kubeconfig without entries, and null means "not set", as in Go.
         file = decode(_File, without_nulls({} if document is None else document))
     except DocumentError as error:
-        raise DocumentError(f"{path}: {error}") from error
+        raise DocumentError(f"{path} is not a kubeconfig: {error}") from error
     # Relative paths are relative to the file, not to the working directory (clientcmd, ResolveLocalPaths).
     folder = path.parent.absolute()
 

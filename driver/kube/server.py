@@ -22,7 +22,7 @@ from dranode.api.errors import DranodeError, UsageError
 from dranode.cdi.regular_file import read_given
 from dranode.driver.kube.http1 import Connected, seconds_left
 from dranode.driver.kube.proxy import Proxy, TLSThroughTLS, tunnel
-from dranode.driver.machine.presence import is_file, is_pipe
+from dranode.driver.machine.presence import is_there
 
 log = logging.getLogger(__name__)
 
@@ -311,7 +311,7 @@ class Credentials(NamedTuple):
             UsageError: there is neither.
         """
         if self.kubeconfig:
-            if not any(map(_is_kubeconfig, self.kubeconfig.split(os.pathsep))):
+            if not any(map(_is_there, self.kubeconfig.split(os.pathsep))):
                 raise UsageError(f"there is no kubeconfig {self.kubeconfig}; name one with --kubeconfig")
         elif not os.environ.get("KUBERNETES_SERVICE_HOST"):
             raise UsageError(
@@ -320,10 +320,9 @@ class Credentials(NamedTuple):
             )
 
 
-def _is_kubeconfig(path: str) -> bool:
+def _is_there(path: str) -> bool:
     try:
-        # A shell makes a pipe of `<(command)`.
-        return is_file(Path(path)) or is_pipe(Path(path))
+        return is_there(Path(path))
     except OSError as error:
         raise UsageError(
             f"the kubeconfig {path} cannot be accessed: {error.strerror}; run as a user who may read it, or name "

@@ -33,18 +33,8 @@ _Steps: TypeAlias = tuple[_Step, ...]
 _MOST: Final = 100
 _STEP: Final = re.compile(r"\.?([^.\[\]{}]+)|\[([^\]]*)\]|(\{\})")
 _MISSING: Final = re.compile(r"missing required field (\w+)")
-_EXPECTED: Final = re.compile(r"expected ([\w| ]+), got (\w+)")
 # Replacements for a value that does not decode; one of them decodes there, or the value has to be removed.
 _STAND_INS: Final[Sequence[Any]] = ("x", 1, False, [], {})
-# The names of msgspec's types for people.
-_WORDS: Final[Mapping[str, str]] = {
-    "str": "a text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "an object",
-}
 
 
 def all_problems(check: CheckDocument, document: Mapping[str, Any]) -> list[FieldError]:
@@ -61,22 +51,11 @@ def all_problems(check: CheckDocument, document: Mapping[str, Any]) -> list[Fiel
             places = [error.path for error in errors]
             return errors + [error for error in result if not any(_within(error.path, place) for place in places)]
         place = _place(check, repaired, result)
-        errors.append(in_words(_path(place), _message(result)))
+        message = _message(result)
+        errors.append(FieldError(_path(place), "it is required" if _MISSING.fullmatch(message) else message))
         if not _repaired(check, repaired, place):
             break
     return errors
-
-
-def in_words(path: str, message: str) -> FieldError:
-    """Return the message of a decoder as an error in plain words."""
-    if _MISSING.fullmatch(message):
-        return FieldError(path, "it is required")
-    expected = _EXPECTED.fullmatch(message)
-    if expected is None:
-        return FieldError(path, message)
-    types = " or ".join(_WORDS.get(name, name) for name in expected[1].split(" | ") if name != "null")
-    actual = "nothing" if expected[2] == "null" else _WORDS.get(expected[2], expected[2])
-    return FieldError(path, f"{types} is expected, not {actual}")
 
 
 def _checked(check: CheckDocument, document: Mapping[str, Any]) -> list[FieldError] | DocumentError:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from dranode.api.documents import kind_of
 from dranode.api.errors import DocumentError
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.yaml_files import read_yaml
@@ -67,7 +68,7 @@ def parse_machine(document: Any) -> tuple[dict[str, TreeEntry], bool]:
     for key, tops in _TOPS.items():
         entries = document.get(key, {})
         if not isinstance(entries, Mapping):
-            raise DocumentError(f"a map of paths is expected, not a {type(entries).__name__}", key)
+            raise DocumentError(f"a map of paths is expected, not {kind_of(entries)}", key)
         _plant_all(tree, entries, key, tops)
     return tree, "base" in document
 

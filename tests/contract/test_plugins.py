@@ -252,7 +252,7 @@ AMOUNT: Any = "4Gi"
         ),
         (
             (Device(name="a", attributes={"model": DeviceAttribute(string=cast("Any", 4))}),),
-            "string: expected .*, got int",
+            "string: a string is expected, not a whole number",
         ),
         ((Device(name=cast("Any", 4)),), "a device whose name is 4 of type int; it must be a str"),
         ((Device(name="a", taints=(AMOUNT,)),), "taint is '4Gi' of type str; it must be a DeviceTaint"),

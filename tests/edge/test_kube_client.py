@@ -251,10 +251,14 @@ def test_a_pods_token_that_cannot_be_read_again_is_still_used(tmp_path: Path, mo
     assert client.send(GET_NODE, patient=False)["metadata"]["name"] == "node"
 
 
-@pytest.mark.parametrize("text", ["", "{", "clusters: 7", "current-context: missing"])
-def test_an_unusable_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{", "clusters: 7", "current-context: missing", None])
+def test_an_unusable_kubeconfig_is_named(tmp_path: Path, text: str | None) -> None:
     kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(text)
+    if text is None:
+        kubeconfig.mkdir()
+    else:
+        kubeconfig.write_text(text)
+    Credentials(str(kubeconfig)).check()
     client = Client(Connection(Credentials(str(kubeconfig))))
     with pytest.raises(ApiError, match=r"the credentials in .*kubeconfig cannot be used"):
         client.send(GET_NODE, seconds=0.1)

@@ -507,7 +507,7 @@ def test_an_invalid_file_among_several_kubeconfigs_is_named(tmp_path: Path) -> N
     good, bad = write_kubeconfig(tmp_path, 1, {}), tmp_path / "bad"
     bad.write_text("clusters: [{name: c, cluster: {server: 7}}]")
     with pytest.raises(
-        ApiError, match=r"cannot be used: \S+/bad: clusters\[0\]\.cluster\.server: expected str, got int"
+        ApiError, match=r"\S+/bad is not a kubeconfig: clusters\[0\]\.cluster\.server: a string is expected"
     ):
         get(f"{good}:{bad}")
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dranode.api.documents import kind_of
 from dranode.api.errors import DranodeError, in_words
 from dranode.cdi.regular_file import read_regular
 from dranode.driver.claims.held import ClaimRef
@@ -91,7 +92,7 @@ def _damaged(path: str, why: str) -> DranodeError:
 def _kept(states: Any, driver: str) -> tuple[KeptClaim, ...]:
     # Go encodes an empty list that was never created as null.
     if not isinstance(states, list | None):
-        raise TypeError(f"{_LIST} is a {type(states).__name__}, not a list")
+        raise TypeError(f"{_LIST} is {kind_of(states)}, not a list")
     return tuple(
         KeptClaim(
             ClaimRef(str(state["Namespace"]), str(state["ClaimName"]), str(state["ClaimUID"])),

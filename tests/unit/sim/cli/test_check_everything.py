@@ -65,7 +65,7 @@ def test_errors_behind_a_field_that_does_not_decode_are_shown_in_sentences(tmp_p
     document = claim(request("R", ["x"], count=-2), {"name": "s", "exactly": {"count": 1}}, request("T"))
     assert errors(tmp_path, document) == [
         [
-            ("spec.devices.requests[0].exactly.deviceClassName", "a text is expected, not a list"),
+            ("spec.devices.requests[0].exactly.deviceClassName", "a string is expected, not a list"),
             ("spec.devices.requests[1].exactly.deviceClassName", "it is required"),
             ("spec.devices.requests[0].name", '"R" is not a DNS label of at most 63 characters'),
             ("spec.devices.requests[0].exactly.count", "-2 must be greater than zero"),

@@ -242,22 +242,22 @@ def test_what_is_made_is_said() -> None:
     ("document", "error"),
     [
         (controller("Deployment", replicas=-1), "f, document 1 (Deployment a): spec.replicas: -1 must not be negative"),
-        (controller("Deployment", replicas="x"), "spec.replicas: expected int"),
+        (controller("Deployment", replicas="x"), "spec.replicas: a whole number is expected"),
         (controller("Job", completionMode="Indexed"), "spec.completions: completions are required"),
         (controller("Deployment", replicas=10**9), "more than the 150,000"),
         (controller("Job", parallelism=10**9, completions=10**9, completionMode="Indexed"), "more than the 150,000"),
         (
             controller("Deployment", template={"spec": {"containers": 5}}),
-            "spec.template.spec.containers: expected array",
+            "spec.template.spec.containers: a list is expected",
         ),
         (
             controller("Deployment", template={"spec": {"resourceClaims": [{"name": "g"}]}}),
             "spec.template.spec.resourceClaims[0]: exactly one of",
         ),
-        (controller("Deployment", template=[]), "spec.template: expected object"),
+        (controller("Deployment", template=[]), "spec.template: an object is expected"),
         (
             controller("Deployment", template={"metadata": {"labels": ["app"]}}),
-            "spec.template.metadata.labels: expected",
+            "spec.template.metadata.labels: an object is expected",
         ),
     ],
 )
