@@ -1,4 +1,7 @@
-"""Reads files without being blocked by something else in their place: opening a named pipe waits for a writer."""
+"""Reads files without being blocked by something else in their place.
+
+Opening a named pipe waits for a writer, and a device such as `/dev/zero` has no end.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,25 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO, Final
+
+_CHUNK: Final = 1 << 20
+# More than any file that is read as a whole. The dump of a cluster with 5,000 nodes is the largest.
+_MOST: Final = 1 << 30
+
+
+def read_to_end(file: IO[bytes]) -> bytes:
+    """Return the rest of an open file or stream.
+
+    Raises:
+        OSError: it cannot be read, or does not end within 1 GiB.
+    """
+    parts = [file.read(_CHUNK)]
+    while parts[-1]:
+        if len(parts) * _CHUNK > _MOST:
+            raise OSError(errno.EFBIG, f"it does not end within {_MOST >> 30} GiB")
+        parts.append(file.read(_CHUNK))
+    return b"".join(parts)
 
 
 def read_regular(path: str | Path, most: int = -1) -> bytes:
@@ -17,7 +38,7 @@ def read_regular(path: str | Path, most: int = -1) -> bytes:
         most: how many bytes to read at most; -1 for all.
 
     Raises:
-        OSError: the file cannot be read, or is not a regular file.
+        OSError: the file cannot be read, is not a regular file, or is larger than 1 GiB.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     # The open file is checked and not the path, which may lead elsewhere by now.
@@ -28,7 +49,7 @@ def read_regular(path: str | Path, most: int = -1) -> bytes:
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         with open(handle, "rb", buffering=0, closefd=False) as file:
-            return file.read(most)
+            return read_to_end(file) if most < 0 else file.read(most)
     finally:
         os.close(handle)
 
@@ -67,7 +88,7 @@ def read_given(path: str | Path) -> bytes:
     """Return the content of a file that a user named, as `open_given` opens it.
 
     Raises:
-        OSError: the file cannot be opened or read, or is a folder or a named pipe.
+        OSError: the file cannot be opened or read, is a folder or a named pipe, or does not end within 1 GiB.
     """
     with open_given(path) as file:
-        return file.read()
+        return read_to_end(file)

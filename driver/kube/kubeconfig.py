@@ -171,7 +171,7 @@ def _pem(data: str, file: str, name: str) -> bytes:
         return decoded(data, f"{name}-data")
     if not file:
         raise DocumentError(f"neither {name}-data nor {name} is set, and a certificate needs its key")
-    return Path(_existing(file, name)).read_bytes()
+    return read_given(_existing(file, name))
 
 
 def _existing(file: str, name: str) -> str:

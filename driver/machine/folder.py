@@ -75,15 +75,13 @@ def _read(place: str) -> bytes:
     # O_NONBLOCK: a capture may hold a pipe, which must not hang us.
     handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        content = os.read(handle, _CHUNK)
-        more = content
+        parts = [os.read(handle, _CHUNK)]
         # A kernel file may return less than was asked for; only an empty read is its end.
-        while more:
-            more = os.read(handle, _CHUNK)
-            content += more
-            if len(content) > _MAX_BYTES:
+        while parts[-1]:
+            if len(parts) * _CHUNK > _MAX_BYTES:
                 raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), place)
-        return content
+            parts.append(os.read(handle, _CHUNK))
+        return b"".join(parts)
     finally:
         os.close(handle)
 

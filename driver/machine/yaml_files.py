@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import yaml
 
-from dranode.api.documents import to_v1
+from dranode.api.documents import kind_of, to_v1
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument, check_header, check_unique
-from dranode.cdi.regular_file import read_given
+from dranode.cdi.regular_file import read_given, read_to_end
 
 STDIN: Final = "-"
 # PyYAML and libyaml recurse, so a deeper document could exhaust the stack.
@@ -192,8 +192,7 @@ def _decoded(content: bytes, file: str) -> str:
 
 def _standard_input() -> bytes:
     buffer = getattr(sys.stdin, "buffer", None)  # a program may have replaced it with a stream of text
-    content: bytes = buffer.read() if buffer is not None else sys.stdin.read().encode()
-    return content
+    return read_to_end(buffer) if buffer is not None else sys.stdin.read().encode()
 
 
 def _parse(text: str, file: str) -> list[Any]:
@@ -313,7 +312,7 @@ def _items(document: Any) -> Iterator[dict[str, Any]]:
             for item in items:
                 yield from _items({**inherited, **item} if isinstance(item, dict) else item)
             return
-        raise DocumentError(f"a list is expected, not {type(items).__name__}", "items")
+        raise DocumentError(f"a list is expected, not {kind_of(items)}", "items")
     if isinstance(document, dict) and "kind" in document:
         raise DocumentError(f"{document['kind']!r} is not a string", "kind")
     raise DocumentError("this is not a Kubernetes document: a mapping with a kind is expected")

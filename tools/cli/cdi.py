@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from dranode.api.errors import printable
-from dranode.cdi.regular_file import read_given
+from dranode.cdi.regular_file import read_given, read_to_end
 from dranode.cdi.rules import validate
 from dranode.driver.machine.yaml_files import STDIN
 from dranode.show.output import console, emit, output_option
@@ -43,7 +43,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 def _answer(file: str) -> _Answer:
     try:
-        data = sys.stdin.buffer.read() if file == STDIN else read_given(file)
+        data = read_to_end(sys.stdin.buffer) if file == STDIN else read_given(file)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         return _Answer(file, (f"cannot be read: {reason}",))

@@ -13,6 +13,7 @@ import pytest
 
 from dranode.api.errors import DocumentError, LedgerError, MachineError
 from dranode.api.resource import ResourceClaim
+from dranode.cdi import regular_file
 from dranode.cdi.directory import read_spec, write_file
 from dranode.cdi.regular_file import read_given, read_regular
 from dranode.driver.claims.held import ClaimRef
@@ -90,6 +91,16 @@ def test_a_file_that_somebody_named_may_be_a_pipe_without_a_name(tmp_path: Path)
     os.close(reader)
     (tmp_path / "file").write_bytes(b"0123456789")
     assert (read_given(tmp_path / "file"), read_given("/dev/null")) == (b"0123456789", b"")
+
+
+def test_what_has_no_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regular_file, "_MOST", 4 << 20)
+    with pytest.raises(OSError, match="it does not end within"):
+        read_given("/dev/zero")
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(6 << 20)
+    with pytest.raises(OSError, match="it does not end within"):
+        read_regular(tmp_path / "sparse")
 
 
 def test_pipes_are_read_where_the_system_does_not_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
