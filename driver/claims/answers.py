@@ -84,6 +84,7 @@ class Commit(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         """Return whether anything is written."""
+        # An empty commit is skipped, because every commit is flushed to the disk.
         return bool(self.put or self.drop) or self.notes is not None
 
 
@@ -161,4 +162,5 @@ def no_runtime(socket: str, seconds: float) -> NotEnforced:
 
 def needs_enforcing(record: Record) -> bool:
     """Return whether containers of a claim have to be pinned; not if it has nothing but admin access."""
+    # A record that was recovered from a CDI spec may have no grants, only the CPUs that it holds.
     return bool(record.held) or any(not grant.admin for grant in record.grants)

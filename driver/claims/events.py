@@ -220,6 +220,7 @@ def _users(claim: ClaimRef, pods: tuple[ResourceClaimConsumerReference, ...]) ->
 
 def _places(pod: PodSandbox, claims: tuple[ClaimRef, ...]) -> list[Regarding]:
     objects = [Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)] if pod.name else []
+    # If the runtime did not describe the sandbox, only the claims get the Event.
     return objects + [_claim(claim) for claim in claims if claim.name]
 
 
@@ -246,8 +247,10 @@ class Allowance(msgspec.Struct, frozen=True):
 
     def admit(self, event: Event, now: float) -> Allowance | None:
         """Return the allowance after an Event; None if the Event must not be sent."""
+        # The allowance limits this to about 120 Events: 20 at once, and 100 more in ten minutes.
         sent = {earlier: when for earlier, when in self.sent.items() if now - when < _AGAIN_SECONDS}
         remaining = min(_BURST, self.remaining + (now - self.at) / _REFILL_SECONDS)
+        # A refused Event changes nothing. In particular it does not postpone the time at which it may be sent again.
         if event in sent or remaining < 1:
             return None
         return Allowance(remaining - 1, now, {**sent, event: now})

@@ -121,6 +121,7 @@ def _read(kind: type[T], entry: Any, path: str) -> T:
     try:
         return decode(kind, entry)
     except DocumentError as error:
+        # The error's message begins with its path in the entry, which is replaced by the path in the claim.
         full = f"{path}.{error.path}" if error.path else path
         raise DocumentError(str(error).removeprefix(f"{error.path}: "), full) from error
 
@@ -197,10 +198,13 @@ def _path(index: int, entry: DeviceAllocationConfiguration, configs: Sequence[An
     requests for that class (dynamic-resource-allocation, structured allocator).
     """
     if entry.source == "FromClaim":
+        # Compared by content, because the entries of classes come first and shift the indexes.
         copied = (number for number, config in enumerate(written.config) if _is_copied(config, entry))
         number = next(copied, None)
         return f"spec.devices.config[{number}]" if number is not None else config_path(index)
     classes = {_class_of(name, written.requests) for name in entry.requests} - {""}
+    # Without the claim's spec no class is known, and several mean that another allocator wrote the entry. Then only its
+    # path in the allocation is certain.
     if len(classes) != 1:
         return config_path(index)
     return f"DeviceClass {classes.pop()}: spec.config[{class_index(configs, index)}]"
@@ -261,6 +265,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     share_id: str | None = None
     admin: bool = False
     edits: ContainerEdits | None = None
+    # msgspec makes a new dict for each grant, so that the default is not shared.
     attributes: Mapping[str, DeviceAttribute] = {}
     state: Any = None
     cpus: CPUSet | None = None

@@ -54,6 +54,7 @@ class HeldDevice(msgspec.Struct, frozen=True):
 
     def of(self, sources: Iterable[str]) -> bool:
         """Return whether the device has, or may have, some of these sources."""
+        # In doubt it has them: a device that is withheld can be corrected, one that is given twice cannot.
         return self.sources is None or not self.sources.isdisjoint(sources)
 
 
@@ -165,12 +166,15 @@ class Held(msgspec.Struct):
         holders = (
             holding.claim
             for holding in holdings
+            # A claim in `_whole` may hold another device whole and only a share of this one, so its devices are
+            # checked.
             if not whole or any(device.whole and device.of(sources) for device in holding.devices)
         )
         return tuple(sorted(holders, key=str))
 
     def amount(self, sources: Iterable[str]) -> int:
         """Return the sum of `Grant.amount` over devices that have, or may have, some of these sources."""
+        # An amount of unknown sources counts against every device: too little is given then, never too much.
         return sum(amount for held, amount in self._amounts.items() if held is None or not held.isdisjoint(sources))
 
     def cpu_holders(self, cpus: CPUSet) -> Mapping[ClaimRef, CPUSet]:

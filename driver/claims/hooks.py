@@ -266,6 +266,8 @@ def plain_grants(claim: AllocatedClaim) -> tuple[Grant, ...]:
 
 def needs_configuring(plugin: Plugin, grants: tuple[Grant, ...]) -> bool:
     """Return whether hardware is configured for these grants, and restored after them."""
+    # Settings of the machine count too. So such a claim is STARTED on record while they change, and a crash in between
+    # leaves it there for the next call.
     configures = isinstance(plugin, Configures) and plugin.configures(grants)
     return configures or (isinstance(plugin, Tunes) and plugin.tunes(grants))
 
@@ -277,6 +279,7 @@ def was_configured(plugin: Plugin, record: Record) -> bool:
 
 def was_tuned(plugin: Tunes, record: Record) -> bool:
     """Return whether the machine's settings depend on a claim on record."""
+    # A record that was recovered from a CDI spec may have no grants to ask about.
     return plugin.tunes(record.grants) if record.grants else plugin.tuned(record)
 
 

@@ -125,6 +125,7 @@ def _mount(driver: str, folder: str, record: Record, request: str) -> Mount:
     return Mount(
         host_path=f"{folder}/{metadata_file(record.uid, request)}",
         container_path=f"{CONTAINER_FOLDER}/{claim_folder}/{request}/{driver}-metadata.json",
+        # OCI runtimes take a mount with the option `bind` for a bind mount, whatever its type is.
         options=("ro", "bind"),
     )
 
@@ -158,6 +159,7 @@ def _attributes(grant: Grant, inventory: Inventory) -> Mapping[str, DeviceAttrib
     device = inventory.device(grant.device)
     attributes = {} if device is None else device.attributes
     published = [(key, value) for key, value in attributes.items() if key not in grant.attributes]
+    # Published attributes are in the ResourceSlices too, but those of the grant are only here.
     room = max(0, MAX_ATTRIBUTES - len(grant.attributes))
     return {**dict(published[:room]), **grant.attributes}
 

@@ -177,6 +177,8 @@ def declarations(declared: Iterable[tuple[str, object]]) -> Declarations:
             taken[name] = f'the driver "{driver}"'
         # Without this driver's options the others still work. It does not serve then.
         if problem is not None:
+            # Its names are not entered in `holders`: a driver that is left out must not take another one's options with
+            # it.
             problems[driver] = problem
             continue
         holders |= taken

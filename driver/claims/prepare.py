@@ -205,6 +205,7 @@ def decide_claim(ref: ClaimRef, claim: ResourceClaim, record: Record | None, giv
     # Containers may already run with what the record says, so a repeated Prepare has the same answer.
     if relation is Relation.SAME and record is not None:
         return refreshed(record, claim)
+    # Only after the check of the record: a claim on record stays prepared even if the pool has another name by now.
     check_pools(allocated_claim, given.pool)
     if relation is Relation.CHANGED:
         return Changed(ref)
@@ -278,6 +279,7 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
                 f"claim {' and '.join(map(str, holders))} still holds{' whole' if share else ''}; it can be prepared "
                 "once that one is unprepared"
             )
+        # Two shares of one device are fine, but not a share beside the whole device.
         if result.device in own and not (share and own[result.device]):
             raise ClaimError(
                 f'claim {claim.ref} was allocated device "{result.device}" twice, which cannot be shared; delete the '
@@ -319,6 +321,7 @@ def prepare_decision(records: Iterable[Record], before: Callable[[str], Record |
     started = tuple(record for record in records if record.state is ClaimState.STARTED)
     if started:
         effects.extend(Configure(record) for record in started)
+        # One commit for all claims of the call, because each commit is flushed to the disk.
         effects.append(Commit(put=tuple(completed(record) for record in started)))
     # Also for records that have not changed, because their files may have been lost.
     effects.extend(map(WriteFiles, records))
@@ -336,6 +339,7 @@ def unprepare_decision(
         damaged: the UIDs of claims that are known only by a damaged row.
         plugin: the driver.
     """
+    # A call may name a claim twice. It is undone once, and both entries get the same answer.
     claims = tuple(dict.fromkeys(claims))
     records = tuple({claim.uid: on_record[claim.uid] for claim in claims if claim.uid in on_record}.values())
     # STARTED again before the hardware is restored, so that a crash in between does not leave it as COMPLETED.

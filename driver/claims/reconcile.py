@@ -57,6 +57,7 @@ class Attestation(msgspec.Struct, frozen=True):
         An answer without a UID does not count as another claim.
         """
         claim = self.claims.get(uid)
+        # Any other error means that nothing is known, so the claim is kept.
         return isinstance(claim, ClaimGoneError) or (
             isinstance(claim, ResourceClaim) and claim.metadata.uid not in ("", uid)
         )
@@ -67,6 +68,7 @@ def named(
 ) -> Record:
     """Complete an unfinished record with what others say; what it holds is not changed. `pool` is this node's pool."""
     claim, use = attested.claim(record.uid), attested.use(record.uid)
+    # The API server's answer comes first, because it has the UIDs of the pods and the allocation.
     if claim is not None:
         ref = ClaimRef(claim.metadata.namespace, claim.metadata.name, record.uid)
         record = _with_owner(record, ref, claim.status.reserved_for)
@@ -117,6 +119,7 @@ def _devices(record: Record, attested: Attestation, plugin: Plugin) -> frozenset
     use, claim = attested.use(record.uid), attested.claim(record.uid)
     devices = use.devices if use is not None else frozenset()
     if claim is not None:
+        # A result that cannot be read is reported by the next Prepare; here it must not stop the driver.
         results = readable_results(claim.status.allocation)
         devices |= {result.device for result in results if result.driver == plugin.driver}
     return devices

@@ -248,6 +248,8 @@ def copied(uid: str, spec: Spec) -> Record | None:
         record = decode_json(Record, text.removeprefix(COPY))
     except DocumentError:
         return None
+    # `_copy` leaves the fingerprint out. With one, the record would count as decided, and the claim's allocation would
+    # not be read again.
     return record if record.uid == uid and not record.fingerprint else None
 
 
@@ -408,6 +410,8 @@ def salvaged(
             records[row.uid] = row if before is None else msgspec.structs.replace(before, held=before.held | row.held)
         # After a boot, specs are written again one after the other, so claims without a spec may be known only by rows.
         doubt = doubt or (f"{LOST}: {unread}" if unread else "" if specs else LOST)
+        # Containers may run with what a spec says, so it wins over a copy or a row that says something else. A spec
+        # that says nothing only adds a claim that is not known otherwise.
         specs = {uid: record for uid, record in specs.items() if not _covers(records.get(uid), record)}
         records |= {uid: record for uid, record in specs.items() if not record.lost}
     records |= {uid: record for uid, record in specs.items() if uid not in records}

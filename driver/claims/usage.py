@@ -208,6 +208,7 @@ class UsageBook(msgspec.Struct):
 
     def _rises(self, reading: ContainerReading) -> Iterator[tuple[ClaimShare, Figure, float]]:
         """Yield the rise of each figure of each claim because of this container; for a gauge, its value."""
+        # If a container was not read before, everything counts that it has used so far.
         before = self._counters.get(reading.container, _Counters()).values
         claims = frozenset(share.claim for share in reading.shares)
         # A figure that could not be read this time keeps its last values, so that its next rise is complete.

@@ -63,6 +63,7 @@ def used_claims(uses: Iterable[ClaimUse], claims: Iterable[ClaimRef]) -> Mapping
     for use in uses:
         uids = {uid for device in use.cdi for uid in _uids(device, by_uid)}
         same_name = by_name.get((use.namespace, use.claim))
+        # With CDI devices, but none of a known UID, the container has another claim of that name.
         if not use.cdi and same_name is not None:
             uids.add(same_name.uid)
         for uid in uids:
@@ -96,6 +97,7 @@ def _uids(device: str, known: Mapping[str, object]) -> Iterable[str]:
     else:
         uid = name.removeprefix(claim_device("")) if name.startswith(claim_device("")) else ""
         whole, _, index = uid.rpartition("-")
+        # A UID may itself end with a hyphen and a number, so both readings are tried, and `known` decides.
         uids = (uid, whole if index.isdecimal() else "")
     return (uid for uid in uids if uid in known)
 

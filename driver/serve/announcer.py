@@ -180,4 +180,5 @@ class Announcer:
         published = (
             {} if self._published is None else {device.name: device.taints for device in self._published.devices}
         )
+        # A device that is not published yet does not count: the caller that has found it publishes it, with its taints.
         return any(published.get(device.name, device.taints) != device.taints for device in inventory.devices)

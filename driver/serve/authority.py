@@ -473,6 +473,7 @@ class Authority:
 
     def _show(self) -> None:
         """Hold `connected.lock` while this instance is active and connected; on failure the next check tries again."""
+        # An active instance without a connection cannot answer the runtime, so a connected one has to.
         if not (self.active and self._connected):
             self._answers.release()
             self._shows = False
@@ -500,6 +501,7 @@ class Authority:
 
     def _stand_by(self) -> None:
         """Hold `standby.lock` while this retired instance could become active again."""
+        # Only if it can decide: a newer instance that cannot gives the authority back to the holder of this lock.
         available = self.role is Role.RETIRED and self._able()
         if available and not self._stands_by:
             self._stands_by = self._standby.acquire(wait=False)

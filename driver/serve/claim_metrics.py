@@ -129,6 +129,7 @@ def device_metrics(shared: Iterable[tuple[str, Inventory, Iterable[Holding]]]) -
     """
     capacity, held, of_claim = (make() for make in DEVICE_FAMILIES)
     for driver, inventory, holdings in shared:
+        # The same index as for decisions, so that the metric agrees with what a Prepare would count.
         claims = Held.of(holdings)
         for holding in claims.holdings.values():
             claim, amounts = holding.claim, Counter[str]()

@@ -150,6 +150,7 @@ class Enforcement:
         if snapshot is None:
             return
         with self._joining:
+            # Joined and replaced under one lock, or an older joint snapshot could replace a newer one.
             self._snapshot = snapshot if len(self._drivers) == 1 else self._joined.put(driver, snapshot)
         self.client.notify()
 

@@ -288,6 +288,8 @@ class HTTPPages:
             return
         connection.deadline = self._clock() + _ANSWER_SECONDS
         if path_of(head) in self._slow:
+            # Not watched until the page is made: a client that hangs up would make the selector return at once all the
+            # time.
             self._selector.unregister(connection.sock)
             self._orders.put((connection, head))
         else:
@@ -329,6 +331,7 @@ class HTTPPages:
     def _send_made(self) -> None:
         self._woken.recv(MAX_HEAD)
         while self._made:
+            # The connection may have been closed between the check in `_make` and now, by this thread.
             connection, data = self._made.popleft()
             if connection in self._connections:
                 self._answer(connection, data)

@@ -165,6 +165,7 @@ class Hardware(msgspec.Struct):
 
     def follow(self, stop: Stop) -> None:
         """Check whenever the driver's `watch` says so, until `stop` is set."""
+        # The hardware may have changed since it was read at the start, before anything watched it.
         self.check()
         for _ in self.node.plugin.watch(stop):
             if stop.is_set():

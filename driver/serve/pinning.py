@@ -261,6 +261,7 @@ class UnenforcedClaims:
             # After a restart it is unknown which claims were reported, so all are.
             if self._reported is None or record.uid in self._reported:
                 self._notify(ClaimRestored(record.ref, self._states(record, why)))
+        # Last, so that after a crash in between all claims are reported again.
         self._note.unlink(missing_ok=True)
         self._reported = frozenset()
 

@@ -148,6 +148,7 @@ class DriverService:
             # Publish last: the scheduler must not send pods before their claims can be prepared and enforced.
             self._become_active()
             self._started = True
+        # KeyboardInterrupt and SystemExit too: a failed start must not leave a socket that kubelet would find.
         except BaseException:
             self.stop()
             raise

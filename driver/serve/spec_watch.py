@@ -94,6 +94,7 @@ class SpecWatch:
                 self._seen[uid] = _MENDED
                 self._due.pop(uid, None)
                 self._unknown.pop(uid, None)
+            # A pause as long as the repair: the lock on decisions is held for half of the time at most.
             if self._due and self._ending.wait(self.clock() - began):
                 return
 

@@ -48,6 +48,7 @@ def desired_slices(
         ResourceSliceSpec(driver=driver, pool=pool, node_name=node_name, shared_counters=counters, devices=devices)
         for counters, devices in parts
     )
+    # Devices and counter sets were checked by `publishable`. The rest is the same in all slices, so one is enough.
     for error in spec_errors(replace(slices[0], shared_counters=(), devices=())):
         raise UsageError(
             f"{error.path}: {error.message}; the pool has the node's name; set another one with --node-name"
@@ -57,6 +58,8 @@ def desired_slices(
 
 def _devices_by_slice(published: Mapping[int, ResourceSliceSpec]) -> list[tuple[Device, ...]]:
     """Return the devices of each slice after the slices of counter sets; none for a missing slice."""
+    # `desired_slices` never puts counter sets and devices into one slice, so the devices begin after the last slice
+    # with counter sets.
     first = max((index + 1 for index, spec in published.items() if spec.shared_counters), default=0)
     return [
         published[index].devices if index in published else () for index in range(first, max(published, default=-1) + 1)
@@ -101,6 +104,7 @@ def placed(
             homeless.append(place)
         else:
             slices[home].append(place)
+    # `number` never goes back, because the slices before it are full.
     number = 0
     for place in homeless:
         while number < len(slices) and len(slices[number]) >= size:

@@ -89,6 +89,7 @@ def plan(
 
 def published_specs(published: Iterable[ResourceSlice], pool: str) -> Mapping[int, ResourceSliceSpec]:
     """Return the published slices of a pool that are not obsolete, by index."""
+    # In the order of names, as in `plan`, so that both keep the same one of two slices with one index.
     slices = sorted(
         (slice_ for slice_ in published if slice_.spec.pool.name == pool), key=lambda slice_: slice_.metadata.name
     )
@@ -117,6 +118,7 @@ def _plan_pool(
     planned = [_in_pool(spec, current, len(specs)) for spec in specs]
     # Compared within the current generation, so that only what the slices contain makes a difference.
     changed = {index for index, old in matched.items() if not _same_spec(planned[index], old.spec)}
+    # The desired generation is that of a first publication, so it only counts if nothing is published yet.
     generation = max(spec.pool.generation for spec in specs)
     # The allocator sees one changed slice at once, but of several it may see some before and some after the change. A
     # new generation makes it ignore the pool until all slices have it.
@@ -156,6 +158,7 @@ def _match(
     obsolete: list[ResourceSlice] = []
     for published in existing:
         name = prefix.match(published.metadata.name)
+        # Without an index in its name a slice counts as one beyond the last, which is obsolete.
         index = int(name[1], 16) if name else count
         if published.spec.pool.generation < generation or index >= count or index in matched:
             obsolete.append(published)

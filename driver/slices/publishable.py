@@ -38,6 +38,7 @@ def publishable(inventory: Inventory) -> Inventory:
             counters.append(counter_set)
     devices: list[Device] = []
     names: Counter[str] = Counter()
+    # Only the counter sets that are kept: a device that consumes counters of another one is left out below.
     known = {counter_set.name: frozenset(counter_set.counters) for counter_set in counters}
     for device in inventory.devices:
         names[device.name] += 1
@@ -72,11 +73,13 @@ def sanitize(device: Device) -> tuple[Device | None, tuple[str, ...]]:
     removed: dict[str, str] = {}
     for name, attribute in device.attributes.items():
         for error in attribute_errors(name, attribute, ""):
+            # The first error is enough, since the attribute is left out anyway.
             removed.setdefault(name, error.message)
     kept = {name: attribute for name, attribute in device.attributes.items() if name not in removed}
     removed.update(_surplus(kept, len(device.capacity)))
     if removed:
         device = replace(device, attributes=kept)
+    # Checked after the removals, so that only errors of the rest count.
     refusals = [_sentence(error) for error in device_errors(device, "")]
     if refusals:
         return None, tuple(f'device "{device.name}" is left out: {refusal}' for refusal in refusals)

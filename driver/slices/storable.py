@@ -139,6 +139,7 @@ def dropped_fields(sent: ResourceSliceSpec, returned: ResourceSliceSpec) -> tupl
         gate
         for device in sent.devices
         for gate, amount in _OF_DEVICE
+        # A device that is missing was not stripped of a field; the comparison below finds it.
         if device.name in stored and amount(device) > amount(stored[device.name])
     }
     if gates:

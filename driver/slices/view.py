@@ -86,6 +86,7 @@ class SliceView:
 
     def _forget(self, published: ResourceSlice) -> None:
         known = self._slices.get(published.metadata.name)
+        # A slice of the same name may have been created again since; that one stays.
         if known is not None and known.metadata.uid == published.metadata.uid:
             del self._slices[published.metadata.name]
         self._deleted[published.metadata.uid] = None
