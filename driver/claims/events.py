@@ -19,7 +19,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.status import DeviceState
 from dranode.driver.claims.uses import PodSandbox, pods_among
 
-# The API server rejects an Event whose `note` is longer (`NoteLengthLimit` in Kubernetes' validation of events).
+# The API server rejects an Event whose `note` has more bytes (`NoteLengthLimit` in Kubernetes' validation of events).
 MAX_NOTE: Final = 1024
 
 # After this time, the same Event is sent again.
@@ -229,7 +229,9 @@ def _claim(claim: ClaimRef) -> Regarding:
 
 
 def _events(objects: list[Regarding], reason: str, action: str, note: str) -> tuple[Event, ...]:
-    return tuple(Event(regarding, reason, action, note[:MAX_NOTE]) for regarding in objects)
+    # Cut by bytes, where a character ends. Half of a surrogate pair, which is not valid in UTF-8, becomes `?`.
+    note = note.encode(errors="replace")[:MAX_NOTE].decode(errors="ignore")
+    return tuple(Event(regarding, reason, action, note) for regarding in objects)
 
 
 class Allowance(msgspec.Struct, frozen=True):

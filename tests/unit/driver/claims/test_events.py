@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dranode.api.resource import ResourceClaimConsumerReference as Consumer
 from dranode.driver.claims.events import (
     MAX_NOTE,
@@ -54,9 +56,10 @@ def test_a_quarantined_record_is_reported_on_the_node_with_what_to_do() -> None:
     assert "delete the pods that use that claim" in event.note
 
 
-def test_a_note_is_cut_at_the_apis_limit() -> None:
-    (event,) = events_of(PrepareFailed(CLAIM, (), "x" * 2000), "node")
-    assert len(event.note) == MAX_NOTE
+@pytest.mark.parametrize("character", ["x", "\u00fc", "\u20ac", "\ud800"])
+def test_a_note_is_truncated_at_the_apis_limit_in_bytes(character: str) -> None:
+    (event,) = events_of(PrepareFailed(CLAIM, (), character * 2000), "node")
+    assert MAX_NOTE - 2 < len(event.note.encode()) <= MAX_NOTE
 
 
 def event(number: int) -> Event:
