@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Iterable
+from concurrent.futures import Future
+from threading import Thread
 from typing import Final
 
 from dranode.api.errors import ClaimError
@@ -22,6 +24,9 @@ from dranode.gpu.sysfs import pci_function
 VFIO: Final = "vfio-pci"
 _DRIVERS: Final = "sys/bus/pci/drivers"
 _BRIDGE: Final = 0x06  # PCI base class; bridges stay with their driver
+# The kernel waits as long as a program has the function open, and nothing can end its wait.
+_UNBIND_SECONDS: Final = 10.0
+_UNBINDING: Final[dict[str, Future[None]]] = {}
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +52,7 @@ def take(root: Root, claim: ClaimRef, homes: Iterable[Home]) -> None:
             if not function.passthrough:
                 root.write(f"{PCI_DEVICES}/{home.address}/driver_override", VFIO)
                 if function.driver is not None:
-                    root.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
+                    _unbind(root, home.address, function.driver)
                 root.write(f"{_DRIVERS}/{VFIO}/bind", home.address)
             _clear_override(root, home.address)
         except OSError as error:
@@ -75,8 +80,8 @@ def give_back(root: Root, homes: Iterable[Home]) -> None:
 def _give_back(root: Root, home: Home) -> None:
     _clear_override(root, home.address)
     function = pci_function(root, home.address)
-    if function.passthrough:
-        root.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
+    if function.driver is not None and function.passthrough:
+        _unbind(root, home.address, function.driver)
     elif function.driver is not None:
         return
     if home.driver is None:
@@ -85,6 +90,35 @@ def _give_back(root: Root, home: Home) -> None:
         if not root.exists(f"{_DRIVERS}/{home.driver}"):
             raise OSError(errno.ENODEV, f"driver {home.driver} is not loaded")
         root.write(f"{_DRIVERS}/{home.driver}/bind", home.address)
+
+
+def _unbind(root: Root, address: str, driver: str) -> None:
+    """Unbind a function from its driver. A thread waits for the kernel, which must not hold up other claims.
+
+    Raises:
+        OSError: the kernel refuses, or still waits for a program that has the function open (EBUSY).
+    """
+    unbound = _UNBINDING.get(address)
+    # The wait of an earlier attempt may have ended since the driver was read.
+    if unbound is None or (unbound.done() and pci_function(root, address).driver is not None):
+        unbound = _UNBINDING[address] = Future()
+        place = f"{_DRIVERS}/{driver}/unbind"
+        Thread(target=_write, args=(unbound, root, place, address), name=f"unbind-{address}", daemon=True).start()
+    try:
+        unbound.result(_UNBIND_SECONDS)
+    except TimeoutError as error:
+        raise OSError(
+            errno.EBUSY, "a program still has it open; stop that program, which may be nvidia-persistenced"
+        ) from error
+
+
+def _write(written: Future[None], root: Root, path: str, content: str) -> None:
+    try:
+        root.write(path, content)
+    except BaseException as error:  # noqa: BLE001 - the caller gets it
+        written.set_exception(error)
+    else:
+        written.set_result(None)
 
 
 def _clear_override(root: Root, address: str) -> None:

@@ -1,11 +1,13 @@
 import errno
 import logging
 import os
+import threading
 
 import pytest
 
 from dranode.api.errors import ClaimError, MachineError
 from dranode.driver.claims.held import ClaimRef
+from dranode.gpu import vfio
 from dranode.gpu.grants import Home
 from dranode.gpu.vfio import give_back, take
 from tests.fakes.gpu import AUDIO, DEVICES, DRIVERS, NVIDIA, Machine
@@ -203,6 +205,26 @@ def test_a_kernel_that_refuses_is_quoted_and_the_way_back_is_open() -> None:
     assert message.startswith("GPU function 0000:01:00.0 of claim default/vm cannot be moved from nvidia to vfio-pci: ")
     give_back(Kernel(machine), HOMES)
     assert drivers(machine) == AT_HOME
+
+
+def test_a_program_that_has_the_gpu_open_holds_up_its_claim_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, ended = laptop(), threading.Event()
+
+    class Held(Kernel):
+        def write(self, path: str, content: str) -> None:
+            if path.endswith("/nvidia/unbind"):
+                ended.wait()
+            super().write(path, content)
+
+    kernel = Held(machine)
+    monkeypatch.setattr(vfio, "_UNBIND_SECONDS", 0.05)
+    for _ in range(2):
+        assert "to vfio-pci: a program still has it open; stop that program" in refusal(machine, kernel)
+    ended.set()
+    monkeypatch.setattr(vfio, "_UNBIND_SECONDS", 10.0)
+    take(kernel, CLAIM, HOMES)
+    assert drivers(machine) == AWAY
+    assert [path for path, _ in kernel.writes if path.endswith("/nvidia/unbind")] == [f"{DRIVERS}/nvidia/unbind"]
 
 
 def test_the_made_up_kernel_refuses_what_linux_refuses() -> None:
