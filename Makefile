@@ -143,12 +143,12 @@ tables: setup
 	@$(BIN)/python -m release.tables
 
 # A virtual root keeps apart files that would be called the same: every module is dranode/proto/<name>. NRI's services are
-# called over ttrpc, so they need no module for gRPC.
+# called over ttrpc and the API server's over HTTP, so they need no module for gRPC.
 proto: setup
 	@$(BIN)/python -m grpc_tools.protoc -I dranode/proto=proto --python_out=$(VENV) --pyi_out=$(VENV) \
 		$(patsubst proto/%,dranode/proto/%,$(wildcard proto/*.proto))
 	@$(BIN)/python -m grpc_tools.protoc -I dranode/proto=proto --grpc_python_out=$(VENV) \
-		$(patsubst proto/%,dranode/proto/%,$(filter-out %/nri_v1alpha1.proto %/ttrpc.proto,$(wildcard proto/*.proto)))
+		$(patsubst proto/%,dranode/proto/%,$(filter-out %/nri_v1alpha1.proto %/ttrpc.proto %/kube_resource.proto,$(wildcard proto/*.proto)))
 	@mv $(VENV)/dranode/proto/*_pb2*.py $(VENV)/dranode/proto/*_pb2.pyi proto/
 	@rm -r $(VENV)/dranode
 
