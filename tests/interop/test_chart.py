@@ -71,6 +71,7 @@ def test_the_charts_values_give_what_the_components_give(helm: Path, tmp_path: P
     ("component", "values"),
     [
         ("k3s", ("runtimeConfigDir=/var/lib/rancher/k3s/agent/etc/containerd",)),
+        ("rke2", ("runtimeConfigDir=/var/lib/rancher/rke2/agent/etc/containerd",)),
         ("k0s", ("kubeletRoot=/var/lib/k0s/kubelet", "runtimeConfigDir=/etc/k0s")),
         (
             "microk8s",

@@ -17,7 +17,7 @@ from tests.kubernetes_schemas import documents, problems
 
 # The kinds of operators and of OpenShift, of which Kubernetes publishes no schema.
 ELSEWHERE = ("monitoring.coreos.com/v1", "security.openshift.io/v1")
-DISTRIBUTIONS = ("k0s", "k3s", "microk8s", "talos")
+DISTRIBUTIONS = ("k0s", "k3s", "microk8s", "rke2", "talos")
 
 
 def is_ours(document: dict[str, Any]) -> bool:
