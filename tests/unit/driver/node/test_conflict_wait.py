@@ -1,4 +1,4 @@
-"""A claim in the way: who waits for the Unprepare that may be on its way, and how many do."""
+"""Conflicting claims: which calls wait for an Unprepare that may follow, and how many."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.fakes.node import LAMPS, opened, prepare, unprepare
 from tests.fakes.waiting import eventually
 
 
-def test_a_prepare_waits_for_the_unprepare_that_is_on_its_way(tmp_path: Path) -> None:
-    # The clock stands still: whoever waits, waits for ever.
+def test_a_prepare_waits_for_the_unprepare_of_a_conflicting_claim(tmp_path: Path) -> None:
+    # The clock stands still: a call that waited would wait forever.
     node = opened(tmp_path, clock=lambda: 0.0)
     first, second = allocated_claim("a", LAMPS, ["lamp-1"]), allocated_claim("b", LAMPS, ["lamp-1"])
     prepare(node, first)
@@ -30,7 +30,7 @@ def test_a_prepare_waits_for_the_unprepare_that_is_on_its_way(tmp_path: Path) ->
     assert [device.device for device in answer] == ["lamp-1"]
 
 
-def test_only_so_many_calls_wait_that_the_unprepare_gets_through(tmp_path: Path) -> None:
+def test_few_enough_calls_wait_to_let_the_unprepare_through(tmp_path: Path) -> None:
     now = [0.0]
     node = opened(tmp_path, clock=lambda: now[0])
     held = allocated_claim("a", LAMPS, ["lamp-1"])
@@ -41,7 +41,7 @@ def test_only_so_many_calls_wait_that_the_unprepare_gets_through(tmp_path: Path)
             for number in range(MAX_WAITING)
         ]
         eventually(lambda: node._waiting_calls._value == 0)
-        # The clock stands still: one more that waited would wait for ever.
+        # The clock stands still: one more waiting call would wait forever.
         assert isinstance(prepare(node, allocated_claim("b", LAMPS, ["lamp-1"]))["b"], Conflict)
         unprepare(node, held)
         wait(calls, return_when=FIRST_COMPLETED)
@@ -62,12 +62,12 @@ def test_a_prepare_waits_no_longer_than_its_call_may_take(tmp_path: Path) -> Non
         assert not call.done()
         now[0] = CONFLICT_WAIT
         assert isinstance(call.result()["b"], Conflict)
-    # Kubelet gives a call 45 s, of which fetching may take 25.
+    # kubelet gives a call 45 s, of which fetching may take 25.
     assert CONFLICT_WAIT < 20
 
 
-def test_a_node_that_is_told_not_to_wait_refuses_at_once(tmp_path: Path) -> None:
-    # The clock stands still: whoever waits, waits for ever.
+def test_a_node_that_must_not_wait_refuses_at_once(tmp_path: Path) -> None:
+    # The clock stands still: a call that waited would wait forever.
     node = opened(tmp_path, clock=lambda: 0.0)
     node.conflict_wait = 0.0
     prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))

@@ -1,4 +1,4 @@
-"""Rows and ledgers that are damaged: what CDI specs bring back, and what stays blocked until a person decides."""
+"""Damaged rows and ledgers: what CDI specs bring back, and what stays blocked until a person decides."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def no_conflict_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_claim_that_comes_back_from_its_spec_is_not_completed_from_another_nodes_pool(
+def test_a_claim_recovered_from_its_spec_is_not_completed_from_another_nodes_pool(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     node = opened(tmp_path, pool="node")
@@ -51,7 +51,7 @@ def test_a_claim_that_comes_back_from_its_spec_is_not_completed_from_another_nod
     assert again.store.book.held.holders({"lamp-0"})
 
 
-def test_while_the_ledger_cannot_be_used_nothing_is_handed_out_and_the_file_stays(tmp_path: Path) -> None:
+def test_an_unusable_ledger_blocks_grants_and_its_file_stays(tmp_path: Path) -> None:
     node = opened(tmp_path)
     prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
     node.close()
@@ -65,7 +65,7 @@ def test_while_the_ledger_cannot_be_used_nothing_is_handed_out_and_the_file_stay
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_record_comes_back_from_the_spec_and_others_never_wait(
+def test_a_damaged_record_is_recovered_from_the_spec_without_blocking_others(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     config = {"source": "FromClaim", "opaque": {"driver": LAMPS, "parameters": {"colour": "red"}}}
@@ -88,7 +88,9 @@ def test_a_damaged_record_comes_back_from_the_spec_and_others_never_wait(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_record_is_unprepared_by_the_word_of_its_spec(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_claim_with_a_damaged_record_is_unprepared_from_its_spec(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     board, claim = Board(), allocated_claim("a", WiredLamps.driver, ["lamp-0"])
     node = opened(tmp_path, WiredLamps(board))
     prepare(node, claim)
@@ -102,7 +104,7 @@ def test_a_damaged_record_is_unprepared_by_the_word_of_its_spec(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_claim_that_was_allocated_anew_while_its_record_was_damaged_is_prepared_anew(
+def test_a_claim_reallocated_while_its_record_was_damaged_is_prepared_again(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     node = opened(tmp_path)
@@ -115,7 +117,7 @@ def test_a_claim_that_was_allocated_anew_while_its_record_was_damaged_is_prepare
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_admin_access_holds_nothing_after_damage_either(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_admin_access_holds_nothing_after_damage(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     node = opened(tmp_path)
     prepare(node, allocated_claim("a", LAMPS, ["lamp-0"], adminAccess=True))
     node.close()
@@ -124,7 +126,7 @@ def test_admin_access_holds_nothing_after_damage_either(tmp_path: Path, damage: 
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_claim_whose_containers_get_nothing_is_not_forgotten_with_its_ledger(
+def test_a_claim_without_edits_is_still_held_after_its_ledger_is_lost(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     class Silent(Lamps):
@@ -143,7 +145,7 @@ def test_a_claim_whose_containers_get_nothing_is_not_forgotten_with_its_ledger(
 @pytest.mark.parametrize(
     ("damage", "answer"), [(damage_rows, "is damaged (the row does not match its checksum)"), (damage_ledger, "lamp-0")]
 )
-def test_what_no_spec_can_say_blocks_new_grants_until_it_is_unprepared(
+def test_a_claim_without_a_readable_spec_blocks_grants_until_it_is_unprepared(
     tmp_path: Path, damage: Callable[[Path], None], answer: str
 ) -> None:
     claim, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
@@ -154,14 +156,14 @@ def test_what_no_spec_can_say_blocks_new_grants_until_it_is_unprepared(
     spec_of(tmp_path, claim).write_text("junk")
     again = opened(tmp_path)
     assert f"the claim with UID {claim.metadata.uid} may hold anything" in str(prepare(again, new)["b"])
-    # The allocation of a claim whose record is gone says what it was given; a row that is damaged may say otherwise.
+    # If the whole record is lost, the claim's allocation says what it was given. A damaged row may say something else.
     assert answer in str(prepare(again, claim)["a"])
     assert unprepare(again, claim) == {claim.metadata.uid: None}
     assert len(prepare(again, new)["b"]) == 1
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_spec_that_can_be_read_again_blocks_no_longer(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_spec_that_becomes_readable_again_unblocks_grants(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     claim, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
     node = opened(tmp_path)
     first = prepare(node, claim)
@@ -180,7 +182,7 @@ def test_a_spec_that_can_be_read_again_blocks_no_longer(tmp_path: Path, damage: 
     assert prepare(again, claim) == first
 
 
-def test_a_lost_record_that_is_on_file_is_found_again_with_the_owner_that_it_got_meanwhile(tmp_path: Path) -> None:
+def test_a_lost_record_is_recovered_with_the_owner_that_it_got_meanwhile(tmp_path: Path) -> None:
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
     node = opened(tmp_path)
     prepare(node, claim)
@@ -217,11 +219,11 @@ def test_a_damaged_index_is_found_when_the_ledger_is_opened(tmp_path: Path) -> N
     assert len(list((tmp_path / "data").glob("ledger.db.corrupt-*"))) == 1
 
 
-def test_damage_that_only_writing_meets_moves_the_ledger_aside_too(tmp_path: Path) -> None:
+def test_damage_found_only_by_writing_moves_the_ledger_aside(tmp_path: Path) -> None:
     known, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
     node = opened(tmp_path)
     first = prepare(node, known)
-    # A row under the new claim's key, which nobody has seen.
+    # A row with the new claim's key that was not read.
     behind_its_back = node.store.refresh()._db
     behind_its_back.execute(
         "INSERT INTO claims SELECT ?, devices, held, body, checksum FROM claims", (new.metadata.uid,)
@@ -232,7 +234,7 @@ def test_damage_that_only_writing_meets_moves_the_ledger_aside_too(tmp_path: Pat
     assert len(prepare(node, new)["b"]) == 1
 
 
-def test_a_damaged_row_whose_uid_can_name_no_file_keeps_unprepare_going(tmp_path: Path) -> None:
+def test_a_damaged_row_with_an_invalid_uid_does_not_stop_unprepare(tmp_path: Path) -> None:
     first, second = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
     node = opened(tmp_path)
     prepare(node, first, second)
@@ -246,7 +248,7 @@ def test_a_damaged_row_whose_uid_can_name_no_file_keeps_unprepare_going(tmp_path
     assert f"run `dranode forget-lost --drivers {LAMPS}`" in refused
 
 
-def test_a_driver_that_pins_still_gets_a_damaged_row(tmp_path: Path) -> None:
+def test_a_pinning_driver_gets_the_claim_of_a_damaged_row(tmp_path: Path) -> None:
     class Recoverable(Lamps, Pins, Recovers):
         def recover(self, uid: str, spec: Spec) -> ClaimGrant:
             del uid, spec
@@ -274,7 +276,7 @@ def test_a_driver_that_pins_still_gets_a_damaged_row(tmp_path: Path) -> None:
     assert [list(each.claims) for each in told if each] == [[claim.metadata.uid], []]
 
 
-def test_a_damaged_row_whose_spec_names_no_device_holds_those_that_the_row_names(tmp_path: Path) -> None:
+def test_a_damaged_row_holds_its_devices_if_the_spec_names_none(tmp_path: Path) -> None:
     class Recoverable(Lamps, Recovers):
         def recover(self, uid: str, spec: Spec) -> ClaimGrant:
             del uid, spec
@@ -282,7 +284,7 @@ def test_a_damaged_row_whose_spec_names_no_device_holds_those_that_the_row_names
 
     node = opened(tmp_path, Recoverable())
     prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
-    # A driver that reads specs itself has them in its own form.
+    # A driver that reads specs itself writes them in its own form.
     assert [len(spec["devices"]) for spec in specs(tmp_path).values()] == [1]
     node.close()
     damage_rows(tmp_path)
@@ -291,7 +293,7 @@ def test_a_damaged_row_whose_spec_names_no_device_holds_those_that_the_row_names
     assert len(prepare(again, allocated_claim("c", LAMPS, ["lamp-1"]))["c"]) == 1
 
 
-def test_a_spec_that_nobody_can_read_blocks_new_grants_before_and_after_it_is_on_record(tmp_path: Path) -> None:
+def test_an_unreadable_spec_blocks_grants_before_and_after_it_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "cdi").mkdir()
     (tmp_path / "cdi" / f"{LAMPS}-claim_claim-left.json").write_text("junk")
     new, left = allocated_claim("a", LAMPS, ["lamp-0"]), ClaimRef("", "", "left")

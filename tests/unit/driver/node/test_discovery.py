@@ -1,4 +1,4 @@
-"""Hardware that cannot be read: what is known meanwhile, and what is made up for once it can be."""
+"""Unreadable hardware: what is known meanwhile, and what happens once it can be read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLAIM = allocated_claim("a", Lamps.driver, ["lamp-0"])
 
 
 class DarkLamps(Lamps):
-    """Lamps that cannot be seen while it is dark."""
+    """Lamps that cannot be read while it is dark."""
 
     dark = True
     darkness: Exception = MachineError("it is dark")
@@ -59,7 +59,7 @@ def test_without_hardware_there_is_no_inventory_and_nothing_is_granted(
     assert isinstance(node.prepare({reference(CLAIM): CLAIM})[CLAIM.metadata.uid], Prepared)
 
 
-def test_it_is_read_again_only_while_it_cannot_be_read(tmp_path: Path, lamps: DarkLamps) -> None:
+def test_hardware_is_retried_only_while_it_cannot_be_read(tmp_path: Path, lamps: DarkLamps) -> None:
     node = opened(tmp_path, lamps)
     node.check()
     lamps.dark = False
@@ -68,7 +68,7 @@ def test_it_is_read_again_only_while_it_cannot_be_read(tmp_path: Path, lamps: Da
     assert lamps.looks == 3
 
 
-def test_it_is_said_once_and_once_more_when_it_is_over(
+def test_unreadable_hardware_is_logged_once_and_its_recovery_once(
     tmp_path: Path, lamps: DarkLamps, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = opened(tmp_path, lamps)
@@ -81,9 +81,7 @@ def test_it_is_said_once_and_once_more_when_it_is_over(
     ]
 
 
-def test_hardware_that_goes_dark_later_stays_known_and_nothing_of_it_is_granted(
-    tmp_path: Path, lamps: DarkLamps
-) -> None:
+def test_hardware_that_becomes_unreadable_stays_known_and_is_not_granted(tmp_path: Path, lamps: DarkLamps) -> None:
     lamps.dark = False
     node = opened(tmp_path, lamps)
     lamps.dark = True
@@ -93,9 +91,7 @@ def test_hardware_that_goes_dark_later_stays_known_and_nothing_of_it_is_granted(
     assert isinstance(prepare(node, CLAIM)["a"], Refused)
 
 
-def test_specs_that_are_missing_after_a_reboot_are_written_when_the_hardware_can_be_read(
-    tmp_path: Path, lamps: DarkLamps
-) -> None:
+def test_missing_specs_are_written_after_a_reboot_once_the_hardware_is_read(tmp_path: Path, lamps: DarkLamps) -> None:
     lamps.dark = False
     node = opened(tmp_path, lamps)
     prepare(node, CLAIM)
@@ -110,7 +106,7 @@ def test_specs_that_are_missing_after_a_reboot_are_written_when_the_hardware_can
     assert again.files.path(CLAIM.metadata.uid) is not None
 
 
-def test_options_that_do_not_fit_hardware_that_is_read_late_are_a_mistake_of_usage(tmp_path: Path) -> None:
+def test_options_that_do_not_fit_late_hardware_are_a_usage_error(tmp_path: Path) -> None:
     files = {f"{CPU}/online": "?"}
     plugin = CPUPlugin(machine(files), CPUOptions(reserved=CPUSet((9,))))
     (tmp_path / "data").mkdir()
@@ -121,12 +117,12 @@ def test_options_that_do_not_fit_hardware_that_is_read_late_are_a_mistake_of_usa
         node.check()
 
 
-def test_a_driver_that_pins_reports_what_it_knows_of_its_cpus_at_every_notification(tmp_path: Path) -> None:
+def test_a_pinning_driver_reports_its_known_cpus_at_every_notification(tmp_path: Path) -> None:
     plugin = CPUPlugin(machine({f"{CPU}/online": "?"}), CPUOptions(reserved=CPUSet((3,))))
     node = opened(tmp_path, plugin)
     snapshots: list[PinSnapshot | None] = []
     node.watch(snapshots.append)
-    # The rest of it is damaged still.
+    # Other files are still damaged.
     plugin._root = machine({f"{CPU}/online": "0-3", f"{CPU}/cpu1/topology/core_id": "?"})
     node.check()
     assert [str(each.online) for each in snapshots if each] == ["3", "0-3"]

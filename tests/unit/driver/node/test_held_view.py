@@ -1,4 +1,4 @@
-"""The snapshot for enforcement: when it is made, and that it follows the records."""
+"""The snapshot for enforcement: when it is built, and that it follows the records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def made(folder: Path) -> NodeClaims:
     return NodeClaims(CPUPlugin(open_machine(MACHINE), CPUOptions()), folder / "data", folder / "cdi")
 
 
-def test_a_snapshot_that_was_put_off_has_what_was_prepared_meanwhile_and_follows_from_then_on(tmp_path: Path) -> None:
+def test_a_deferred_snapshot_has_all_claims_and_follows_the_records(tmp_path: Path) -> None:
     node = made(tmp_path)
     node.open("boot-1", snapshot=False)
     first, second = (cpu_claim(f"c{n}", f"uid-{n}", "cpudevnuma000", 2) for n in (1, 2))

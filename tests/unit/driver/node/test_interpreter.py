@@ -1,4 +1,4 @@
-"""What a decision does to the world: it configures and restores hardware, and writes specs; each claim fails alone."""
+"""The effects of a decision: hardware is configured and restored, specs are written, and each claim fails alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_hardware_is_configured_again_after_a_reboot(tmp_path: Path) -> None:
     assert board.actions == ["configure a", "configure a"]
 
 
-def test_a_reboot_is_not_forgotten_if_the_ledger_could_not_be_used_at_the_start(tmp_path: Path) -> None:
+def test_a_reboot_is_noticed_even_if_the_ledger_was_unusable_at_the_start(tmp_path: Path) -> None:
     board = Board()
     claim = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
     node = opened(tmp_path, WiredLamps(board))
@@ -57,7 +57,7 @@ def test_a_reboot_is_not_forgotten_if_the_ledger_could_not_be_used_at_the_start(
     assert board.actions == ["configure a", "configure a"]
 
 
-def test_a_hardware_failure_is_the_claims_alone_and_cured_by_the_next_try(tmp_path: Path) -> None:
+def test_a_hardware_failure_fails_only_its_claim_until_the_next_try(tmp_path: Path) -> None:
     class Moody(WiredLamps):
         def configure(self, claim: ClaimRef, grants: Any) -> None:
             if claim.name == "a" and not self.board.actions:
@@ -73,7 +73,7 @@ def test_a_hardware_failure_is_the_claims_alone_and_cured_by_the_next_try(tmp_pa
     assert len(prepare(node, a)["a"]) == 1
 
 
-def test_a_bug_in_a_driver_fails_its_claim_and_no_other(tmp_path: Path) -> None:
+def test_a_bug_in_a_drivers_grant_fails_only_its_claim(tmp_path: Path) -> None:
     class Buggy(Lamps):
         def grant(self, claim: Any, held: Any, inventory: Any) -> Any:
             if claim.ref.name == "a":
@@ -87,7 +87,7 @@ def test_a_bug_in_a_driver_fails_its_claim_and_no_other(tmp_path: Path) -> None:
     assert len(answers["b"]) == 1
 
 
-def test_a_bug_in_what_a_driver_does_fails_its_claim_alone_and_names_it(
+def test_a_bug_in_a_drivers_configure_fails_only_its_claim_and_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Buggy(WiredLamps):
@@ -104,7 +104,7 @@ def test_a_bug_in_what_a_driver_does_fails_its_claim_alone_and_names_it(
     assert len(answers["b"]) == 1
 
 
-def test_a_spec_that_cannot_be_written_is_reported_and_written_by_the_next_try(tmp_path: Path) -> None:
+def test_an_unwritable_spec_is_reported_and_written_at_the_next_try(tmp_path: Path) -> None:
     node = opened(tmp_path)
     (tmp_path / "cdi").rmdir() if (tmp_path / "cdi").exists() else None
     (tmp_path / "cdi").write_text("a file in the way")

@@ -33,7 +33,7 @@ def written(path: Path, *records: Record) -> Ledger:
     return ledger
 
 
-def test_what_was_committed_is_read_after_reopening(tmp_path: Path) -> None:
+def test_committed_records_are_read_after_reopening(tmp_path: Path) -> None:
     written(tmp_path / "l.db", A, B).close()
     assert Ledger(tmp_path / "l.db").read().records == (A, B)
 
@@ -51,7 +51,7 @@ def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert ledger.read().records == (A,)
 
 
-def test_a_ledger_is_readable_by_nobody_else(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_a_ledger(tmp_path: Path) -> None:
     mask = os.umask(0o077)
     try:
         written(tmp_path / "l.db", A)
@@ -60,7 +60,7 @@ def test_a_ledger_is_readable_by_nobody_else(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
-def test_it_notices_what_another_process_commits(tmp_path: Path) -> None:
+def test_a_ledger_notices_commits_of_another_process(tmp_path: Path) -> None:
     ours, theirs = written(tmp_path / "l.db"), Ledger(tmp_path / "l.db")
     assert not ours.changed()
     with theirs.transaction():
@@ -72,7 +72,7 @@ def test_it_notices_what_another_process_commits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["devices", "held", "body"])
-def test_a_row_that_fails_its_checksum_is_kept_apart(tmp_path: Path, column: str) -> None:
+def test_a_row_that_fails_its_checksum_is_reported_as_damaged(tmp_path: Path, column: str) -> None:
     written(tmp_path / "l.db", A, B).close()
     with sqlite3.connect(tmp_path / "l.db") as db:
         db.execute(f"UPDATE claims SET {column} = CAST({column} || ' ' AS TEXT) WHERE uid = 'uid-a'")  # noqa: S608 - a column of ours
@@ -82,7 +82,7 @@ def test_a_row_that_fails_its_checksum_is_kept_apart(tmp_path: Path, column: str
 
 
 @pytest.mark.parametrize("column", ["uid", "held", "devices"])
-def test_bytes_that_are_no_text_cost_their_row_and_no_other(tmp_path: Path, column: str) -> None:
+def test_bytes_that_are_not_text_damage_only_their_row(tmp_path: Path, column: str) -> None:
     written(tmp_path / "l.db", A, B).close()
     with sqlite3.connect(tmp_path / "l.db") as db:
         kind = "BLOB" if column == "devices" else "TEXT"
@@ -93,7 +93,7 @@ def test_bytes_that_are_no_text_cost_their_row_and_no_other(tmp_path: Path, colu
     assert replace(read_ledger(tmp_path / "l.db"), schema=0) == contents
 
 
-def test_no_altered_bit_is_read_as_another_record_or_as_a_crash(tmp_path: Path) -> None:
+def test_no_altered_bit_causes_a_wrong_record_or_a_crash(tmp_path: Path) -> None:
     written(tmp_path / "l.db", A, B).close()
     good, dice = (tmp_path / "l.db").read_bytes(), random.Random(20261120)
     told = [at for at, byte in enumerate(good) if byte]
@@ -116,7 +116,7 @@ C = Record(uid="uid-c", cpus=CPUSet.parse("4-5"), held=CPUSet.parse("4-5"), fing
 
 
 def used(path: Path, good: bytes, altered: bytes) -> str:
-    """What comes of an altered ledger in which A is forgotten and C is written; none may be lost in silence."""
+    """Read an altered ledger in which A was forgotten and C written; neither may be lost silently."""
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     path.write_bytes(altered)
@@ -144,8 +144,8 @@ def used(path: Path, good: bytes, altered: bytes) -> str:
             ledger.close()
 
 
-def test_no_flipped_bit_loses_a_record_in_silence_or_brings_one_back(tmp_path: Path) -> None:
-    """Bits beside and in what is written; LEDGER_EVERY_BIT=1 takes every bit of every page, which takes minutes."""
+def test_no_flipped_bit_silently_loses_or_revives_a_record(tmp_path: Path) -> None:
+    """Flips bits in and around the data; LEDGER_EVERY_BIT=1 flips every bit of every page, which takes minutes."""
     path, dice = tmp_path / "l.db", random.Random(20261121)
     written(path, A, B).close()
     good = path.read_bytes()
@@ -160,14 +160,14 @@ def test_no_flipped_bit_loses_a_record_in_silence_or_brings_one_back(tmp_path: P
 
 
 def key_of_another(path: Path) -> None:
-    """Let the primary key's index say `uid-z` of A; neither SQLite nor a row's checksum sees it."""
+    """Make the primary key's index say `uid-z` for A, which neither SQLite nor a row's checksum notices."""
     page = path.read_bytes()
-    # The row is followed by its devices, and its body has quotes around the UID.
+    # The row is followed by its devices, and the UID in its body is quoted.
     at = next(found.start() for found in re.finditer(rb'(?<!")uid-a(?!\[)', page))
     path.write_bytes(page[: at + 4] + b"z" + page[at + 5 :])
 
 
-def test_an_index_that_does_not_have_the_rows_of_its_table_is_damage(tmp_path: Path) -> None:
+def test_an_index_that_differs_from_its_table_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
     written(path, A, B).close()
     key_of_another(path)
@@ -177,10 +177,10 @@ def test_an_index_that_does_not_have_the_rows_of_its_table_is_damage(tmp_path: P
 
 
 @pytest.mark.parametrize("put", [True, False])
-def test_a_statement_that_misses_the_row_of_a_claim_on_record_is_damage(tmp_path: Path, *, put: bool) -> None:
+def test_a_statement_that_misses_a_recorded_claims_row_is_damage(tmp_path: Path, *, put: bool) -> None:
     ledger = written(tmp_path / "l.db", A, B)
     ledger.read()
-    # Behind the ledger's back, as an index does that lost the key after the file was opened.
+    # As if the index had lost the key after the file was opened.
     ledger._db.execute("DELETE FROM claims WHERE uid = 'uid-a'")
     with (
         pytest.raises(CorruptLedgerError, match="finds 0 rows of the claim with UID uid-a, not 1"),
@@ -189,7 +189,7 @@ def test_a_statement_that_misses_the_row_of_a_claim_on_record_is_damage(tmp_path
         ledger.commit(put=(A,) if put else (), drop=() if put else (A.uid,))
 
 
-def test_a_row_that_comes_into_being_under_a_key_twice_is_damage(tmp_path: Path) -> None:
+def test_a_second_row_with_the_same_key_is_damage(tmp_path: Path) -> None:
     ledger = written(tmp_path / "l.db", A)
     ledger.read()
     ledger._db.execute("INSERT INTO claims SELECT 'uid-b', devices, held, body, checksum FROM claims")
@@ -198,7 +198,7 @@ def test_a_row_that_comes_into_being_under_a_key_twice_is_damage(tmp_path: Path)
 
 
 @pytest.mark.parametrize("table", sorted(TABLES))
-def test_a_table_that_is_called_or_made_otherwise_is_damage_and_is_not_made_anew(tmp_path: Path, table: str) -> None:
+def test_a_table_with_another_name_or_schema_is_damage_and_is_not_recreated(tmp_path: Path, table: str) -> None:
     for before, after in ((f"TABLE {table}", f"TABLE {table[:-1]}z"), ("NOT NULL", "NOT NU")):
         path = tmp_path / f"{after}.db"
         written(path, A).close()
@@ -210,7 +210,7 @@ def test_a_table_that_is_called_or_made_otherwise_is_damage_and_is_not_made_anew
                 read(path)
 
 
-def test_a_header_that_sqlite_itself_reads_over_is_damage(tmp_path: Path) -> None:
+def test_a_wrong_header_that_sqlite_ignores_is_damage(tmp_path: Path) -> None:
     written(tmp_path / "l.db", A).close()
     good = (tmp_path / "l.db").read_bytes()
     (tmp_path / "l.db").write_bytes(good[:67] + b"\1" + good[68:])
@@ -219,7 +219,7 @@ def test_a_header_that_sqlite_itself_reads_over_is_damage(tmp_path: Path) -> Non
             read(tmp_path / "l.db")
 
 
-def test_a_table_that_sqlite_itself_takes_for_whole_is_damage_when_it_is_another(tmp_path: Path) -> None:
+def test_a_changed_table_definition_that_sqlite_accepts_is_damage(tmp_path: Path) -> None:
     written(tmp_path / "l.db", A).close()
     with sqlite3.connect(tmp_path / "l.db") as db:
         db.execute("PRAGMA writable_schema=ON")
@@ -242,7 +242,7 @@ def test_a_schema_that_no_dranode_wrote_is_damage(tmp_path: Path, schema: str, d
     with pytest.raises(CorruptLedgerError, match="its schema has the number") as raised:
         Ledger(tmp_path / "l.db")
     assert raised.value.__traceback__ is not None
-    # Whoever moves it aside has no earlier handle on it.
+    # The caller, who moves the file aside, has no open handle on it.
     handles = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     assert str(tmp_path / "l.db") not in handles
 
@@ -264,7 +264,7 @@ def test_a_new_ledger_has_no_commit_and_flushes_each(tmp_path: Path) -> None:
         assert ledger.commit(put=(A,)) == 1
 
 
-def test_a_file_that_is_no_database_is_called_corrupt(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_corrupt(tmp_path: Path) -> None:
     (tmp_path / "l.db").write_bytes(b"this is not a database" * 100)
     with pytest.raises(CorruptLedgerError, match=r"l\.db is damaged"):
         Ledger(tmp_path / "l.db")
@@ -290,7 +290,7 @@ def test_a_newer_schema_is_kept_and_refused(tmp_path: Path) -> None:
     assert (tmp_path / "l.db").read_bytes() == before
 
 
-def test_a_folder_that_is_not_there_keeps_the_ledger_closed(tmp_path: Path) -> None:
+def test_a_missing_folder_keeps_the_ledger_closed(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="cannot be used: unable to open database file"):
         Ledger(tmp_path / "missing" / "l.db")
 
@@ -301,19 +301,19 @@ def test_a_ledger_can_be_read_while_a_driver_has_it_open(tmp_path: Path) -> None
     ledger.close()
 
 
-def test_a_ledger_that_is_not_there_has_no_rows(tmp_path: Path) -> None:
+def test_a_missing_ledger_has_no_rows(tmp_path: Path) -> None:
     assert read_ledger(tmp_path / "l.db").records == ()
     assert not (tmp_path / "l.db").exists()
 
 
-def test_a_ledger_whose_making_was_cut_short_has_no_rows_and_is_made_again(tmp_path: Path) -> None:
+def test_a_half_created_ledger_has_no_rows_and_is_created_again(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "l.db") as db:
         db.execute("PRAGMA journal_mode=WAL")
     assert read_ledger(tmp_path / "l.db").records == ()
     assert written(tmp_path / "l.db", A).read().records == (A,)
 
 
-def test_a_full_disk_keeps_the_file_and_what_was_committed(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_file_and_all_commits(tmp_path: Path) -> None:
     ledger = written(tmp_path / "l.db", A)
     pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
     ledger._db.execute(f"PRAGMA max_page_count={pages}")
@@ -342,7 +342,7 @@ def test_a_full_disk_keeps_the_file_and_what_was_committed(tmp_path: Path) -> No
         (sqlite3.SQLITE_CANTOPEN, False),
     ],
 )
-def test_only_two_kinds_of_error_call_a_file_corrupt(tmp_path: Path, code: int, *, corrupt: bool) -> None:
+def test_only_two_kinds_of_error_mean_a_corrupt_file(tmp_path: Path, code: int, *, corrupt: bool) -> None:
     class Failing:
         def execute(self, *_: object) -> None:
             error = sqlite3.DatabaseError("the disk says no")
@@ -357,7 +357,7 @@ def test_only_two_kinds_of_error_call_a_file_corrupt(tmp_path: Path, code: int, 
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY_RECOVERY])
-def test_the_journal_of_a_killed_driver_is_read_where_nothing_can_be_written(
+def test_the_journal_of_a_killed_driver_is_read_on_a_read_only_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     ledger = written(tmp_path / "l.db", A)
@@ -369,7 +369,7 @@ def test_the_journal_of_a_killed_driver_is_read_where_nothing_can_be_written(
     connect = sqlite3.connect
 
     def connected(place: str, **options: Any) -> sqlite3.Connection:
-        # What SQLite says of a journal that it would have to recover, and cannot.
+        # SQLite's error for a journal that it would have to recover and cannot.
         if str(killed) in place:
             error = sqlite3.OperationalError("attempt to write a readonly database")
             error.sqlite_errorcode = code

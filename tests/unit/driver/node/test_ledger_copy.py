@@ -1,4 +1,4 @@
-"""The copy beside the ledger: what of it survives a power cut, when it is written anew, and when it is believed."""
+"""The copy of the ledger: what survives a power cut, when it is rewritten, and when it is trusted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ A, B, C = (Record(uid=f"uid-{name}", namespace="default", name=name, cpus=CPUS, 
 
 
 class Disk:
-    """A disk that keeps what was flushed: of a file its bytes, of a folder the names in it."""
+    """A disk that keeps only what was flushed: a file's bytes, a folder's names."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._bytes: dict[int, bytes] = {}
@@ -34,7 +34,7 @@ class Disk:
             self._bytes[os.fstat(handle).st_ino] = path.read_bytes()
 
     def lines(self, path: Path) -> int:
-        """How many lines of the file there are after a power cut; none if it is not there."""
+        """The number of the file's lines after a power cut; none if it is gone."""
         return self._bytes.get(self._names.get(path.name, 0), b"").count(b"\n")
 
 
@@ -51,28 +51,28 @@ def read(path: Path) -> Copied:
 
 
 def alter(path: Path, number: int, line: bytes) -> None:
-    """Put another line in the place of one."""
+    """Replace a line."""
     lines = path.read_bytes().split(b"\n")
     lines[number] = line
     path.write_bytes(b"\n".join(lines))
 
 
 def appended(copy: LedgerCopy) -> int:
-    """How many commits it takes until it is to be written anew."""
+    """The number of commits until the copy must be rewritten."""
     number = 0
     while number < 10_000 and copy.append(8 + number, (), ()):
         number += 1
     return number
 
 
-def test_a_copy_that_is_written_anew_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewritten_copy_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     written(tmp_path / "copy", A, B)
     assert disk.lines(tmp_path / "copy") == 3
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
-def test_a_commit_is_flushed_by_nothing_but_the_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_are_flushed_only_at_the_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     copy = written(tmp_path / "copy", A)
     assert copy.append(8, (B,), ())
@@ -81,16 +81,16 @@ def test_a_commit_is_flushed_by_nothing_but_the_close(tmp_path: Path, monkeypatc
     assert disk.lines(tmp_path / "copy") == 4
 
 
-def test_a_copy_is_readable_by_nobody_else(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_a_copy(tmp_path: Path) -> None:
     written(tmp_path / "copy", A)
     assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_copy_takes_2000_commits_and_as_many_more_as_it_has_claims(tmp_path: Path) -> None:
+def test_a_copy_holds_2000_commits_plus_one_for_each_claim(tmp_path: Path) -> None:
     assert appended(written(tmp_path / "copy", A, B, C)) == 2003
 
 
-def test_a_copy_that_is_read_counts_the_lines_that_it_has_already(tmp_path: Path) -> None:
+def test_reading_a_copy_counts_its_existing_lines(tmp_path: Path) -> None:
     copy = written(tmp_path / "copy", A, B, C)
     again = LedgerCopy(tmp_path / "copy")
     again.read()
@@ -103,12 +103,12 @@ def test_a_copy_that_is_read_counts_the_lines_that_it_has_already(tmp_path: Path
     assert appended(again) == room - 500
 
 
-def test_a_copy_that_was_never_read_is_written_anew(tmp_path: Path) -> None:
+def test_a_copy_that_was_never_read_is_rewritten(tmp_path: Path) -> None:
     written(tmp_path / "copy", A)
     assert not LedgerCopy(tmp_path / "copy").append(8, (B,), ())
 
 
-def test_a_copy_that_is_gone_or_took_half_a_line_is_to_be_written_anew(
+def test_a_missing_copy_or_one_with_half_a_line_must_be_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = written(tmp_path / "copy", A)
@@ -122,7 +122,7 @@ def test_a_copy_that_is_gone_or_took_half_a_line_is_to_be_written_anew(
     assert not read(tmp_path / "copy").whole
 
 
-def test_commits_that_follow_one_another_are_all_there_is(tmp_path: Path) -> None:
+def test_a_copy_has_the_result_of_its_commits(tmp_path: Path) -> None:
     copy = written(tmp_path / "copy", A, B, boot="boot-1")
     assert read(tmp_path / "copy") == Copied(7, {"uid-a": A, "uid-b": B}, boot="boot-1")
     assert copy.append(8, (C,), ("uid-a",))
@@ -130,13 +130,13 @@ def test_commits_that_follow_one_another_are_all_there_is(tmp_path: Path) -> Non
     assert read(tmp_path / "copy") == Copied(9, {"uid-b": B}, boot="boot-1")
 
 
-def test_records_that_the_ledger_has_in_the_same_bytes_are_not_decoded_again(tmp_path: Path) -> None:
+def test_records_with_the_ledgers_bytes_are_not_decoded_again(tmp_path: Path) -> None:
     written(tmp_path / "copy", A, B)
     copied = LedgerCopy(tmp_path / "copy").read({encode_json(A): A, encode_json(C): C})
     assert copied == Copied(7, {"uid-a": A, "uid-b": B})
     assert copied.records["uid-a"] is A
     assert copied.records["uid-b"] is not B
-    # A whole line whose record is none is not whole either.
+    # A whole line that is not a valid record does not count as whole either.
     body = b'{"commits":8,"put":[{"uid":9}]}'
     with (tmp_path / "copy").open("ab") as file:
         file.write(b"%08x %s\n" % (zlib.crc32(body), body))
@@ -156,7 +156,7 @@ def test_a_copy_is_closed_until_the_next_commit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [7, 9])
-def test_a_commit_that_is_missing_or_there_twice_is_a_gap(tmp_path: Path, number: int) -> None:
+def test_a_missing_or_repeated_commit_is_a_gap(tmp_path: Path, number: int) -> None:
     copy = written(tmp_path / "copy", A)
     assert copy.append(number, (B,), ())
     assert copy.append(number + 1, (C,), ())
@@ -164,7 +164,7 @@ def test_a_commit_that_is_missing_or_there_twice_is_a_gap(tmp_path: Path, number
 
 
 @pytest.mark.parametrize(("row", "known"), [(1, {"uid-b"}), (2, {"uid-a"})])
-def test_a_claim_whose_line_is_damaged_costs_no_other_but_the_belief_that_these_are_all(
+def test_a_damaged_line_loses_only_its_claim_but_the_copy_is_not_whole(
     tmp_path: Path, row: int, known: set[str]
 ) -> None:
     written(tmp_path / "copy", A, B)
@@ -180,14 +180,14 @@ def test_a_copy_that_ends_before_its_last_claim_is_not_whole(tmp_path: Path) -> 
     assert read(tmp_path / "copy") == Copied(7, {"uid-a": A}, whole=False)
 
 
-def test_a_row_of_another_commit_than_the_heads_is_a_gap(tmp_path: Path) -> None:
+def test_a_row_whose_commit_differs_from_the_heads_is_a_gap(tmp_path: Path) -> None:
     written(tmp_path / "other", A, B, commits=8)
     written(tmp_path / "copy", A, B)
     alter(tmp_path / "copy", 2, (tmp_path / "other").read_bytes().split(b"\n")[2])
     assert not read(tmp_path / "copy").whole
 
 
-def test_a_copy_without_its_head_is_not_whole_though_its_commits_begin_with_the_first(tmp_path: Path) -> None:
+def test_a_copy_without_its_head_is_not_whole(tmp_path: Path) -> None:
     copy = written(tmp_path / "copy", commits=0)
     assert copy.append(1, (A,), ())
     assert read(tmp_path / "copy") == Copied(1, {"uid-a": A})
@@ -195,7 +195,7 @@ def test_a_copy_without_its_head_is_not_whole_though_its_commits_begin_with_the_
     assert read(tmp_path / "copy") == Copied(1, {"uid-a": A}, whole=False)
 
 
-def test_the_copy_of_a_newer_version_is_refused_and_none_is_none(tmp_path: Path) -> None:
+def test_the_copy_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     assert LedgerCopy(tmp_path / "copy").read() is None
     head = b'{"copy":2,"commits":7,"rows":0}'
     (tmp_path / "copy").write_bytes(b"%08x %s\n" % (zlib.crc32(head), head))
@@ -203,14 +203,14 @@ def test_the_copy_of_a_newer_version_is_refused_and_none_is_none(tmp_path: Path)
         LedgerCopy(tmp_path / "copy").read()
 
 
-def test_a_copy_that_is_forgotten_is_gone(tmp_path: Path) -> None:
+def test_a_forgotten_copy_is_removed(tmp_path: Path) -> None:
     copy = written(tmp_path / "copy", A)
     copy.forget()
     assert not (tmp_path / "copy").exists()
     copy.forget()
 
 
-def test_a_copy_that_can_be_neither_read_nor_written_nor_removed_is_said(tmp_path: Path) -> None:
+def test_an_unusable_copy_is_reported(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     copy = LedgerCopy(tmp_path / "copy")
     with pytest.raises(LedgerError, match="cannot be read: Is a directory"):
@@ -222,12 +222,12 @@ def test_a_copy_that_can_be_neither_read_nor_written_nor_removed_is_said(tmp_pat
 
 
 @pytest.mark.parametrize("junk", [b"", b"\n", b"junk\n"])
-def test_a_copy_of_which_nothing_is_legible_has_no_commit_and_is_not_whole(tmp_path: Path, junk: bytes) -> None:
+def test_an_illegible_copy_has_no_commit_and_is_not_whole(tmp_path: Path, junk: bytes) -> None:
     (tmp_path / "copy").write_bytes(junk)
     assert read(tmp_path / "copy") == Copied(whole=False)
 
 
-def test_a_named_pipe_that_took_the_copys_place_blocks_no_commit(tmp_path: Path) -> None:
+def test_a_named_pipe_in_place_of_the_copy_blocks_no_commit(tmp_path: Path) -> None:
     copy = written(tmp_path / "copy", A)
     (tmp_path / "copy").unlink()
     os.mkfifo(tmp_path / "copy")

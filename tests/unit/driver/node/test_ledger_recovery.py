@@ -1,4 +1,4 @@
-"""A ledger that is damaged, gone or older than it was: nothing is given twice, and nothing told is forgotten."""
+"""A ledger that is damaged, lost or replaced by an older one: nothing is granted twice, and no claim is forgotten."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def prepare(node: NodeClaims, asked: ResourceClaim) -> object:
 
 
 def with_claims(folder: Path, count: int = 3) -> dict[str, Record]:
-    """The records of a driver that has prepared so many claims and was killed; one more was unprepared."""
+    """The records of a driver that prepared this many claims, unprepared one more, and was killed."""
     live = folder / "live"
     live.mkdir()
     node = opened(live)
     for number in (*range(count), 99):
         assert isinstance(prepare(node, claim(number)), Prepared)
     assert node.unprepare((reference(claim(99)),)) == {"uid-99": None}
-    # As they lie there when it is killed.
+    # The files as they are when it is killed.
     for name in ("data", "cdi"):
         shutil.copytree(live / name, folder / name)
     return {record.uid: record for record in node.records()}
@@ -68,12 +68,12 @@ def ledger(folder: Path) -> Path:
 
 
 def reboot(folder: Path) -> None:
-    """CDI specs lie in memory."""
+    """Empty the CDI folder, which is in memory."""
     shutil.rmtree(folder / "cdi", ignore_errors=True)
 
 
 def checkpoint(folder: Path) -> bytes:
-    """Bring all of the journal into the file; the file's bytes."""
+    """Write the whole journal into the file; return the file's bytes."""
     Ledger(ledger(folder)).close()
     return ledger(folder).read_bytes()
 
@@ -118,9 +118,7 @@ HARM: list[Callable[[Path], None]] = [header, schema, gone, emptied, half, journ
 
 @pytest.mark.parametrize("harm", HARM)
 @pytest.mark.parametrize("rebooted", [False, True])
-def test_the_copy_brings_every_record_back_as_it_was(
-    tmp_path: Path, harm: Callable[[Path], None], *, rebooted: bool
-) -> None:
+def test_the_copy_restores_every_record(tmp_path: Path, harm: Callable[[Path], None], *, rebooted: bool) -> None:
     before = with_claims(tmp_path)
     harm(tmp_path)
     if rebooted:
@@ -132,7 +130,7 @@ def test_the_copy_brings_every_record_back_as_it_was(
 
 
 @pytest.mark.parametrize("harm", [header, schema])
-def test_rows_come_back_without_the_copy_and_new_claims_wait_for_the_administrator(
+def test_rows_are_restored_without_the_copy_and_new_claims_wait_for_the_administrator(
     tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
     before = with_claims(tmp_path)
@@ -149,13 +147,13 @@ def test_rows_come_back_without_the_copy_and_new_claims_wait_for_the_administrat
 
 
 @pytest.mark.parametrize("boot", [BOOT, "boot-2"])
-def test_a_node_of_which_nothing_is_left_says_so_until_forget_lost(tmp_path: Path, boot: str) -> None:
+def test_a_node_that_lost_everything_is_blocked_until_forget_lost(tmp_path: Path, boot: str) -> None:
     with_claims(tmp_path)
     for path in (tmp_path / "data").glob("ledger.db*"):
         path.write_bytes(b"no database" * 1000)
     reboot(tmp_path)
     assert "run `dranode forget-lost" in str(prepare(opened(tmp_path, boot), claim(4)))
-    # What says so is as durable as the records are, and an earlier dranode does not pass over it.
+    # The doubt is as durable as the records, and an earlier dranode respects it too.
     header(tmp_path)
     assert "run `dranode forget-lost" in str(prepare(opened(tmp_path, boot), claim(4)))
     assert Ledger(ledger(tmp_path)).meta("schema") == str(SCHEMA_WITH_LOSS)
@@ -167,7 +165,7 @@ def test_a_node_of_which_nothing_is_left_says_so_until_forget_lost(tmp_path: Pat
     assert Ledger(ledger(tmp_path)).meta("schema") == "1"
 
 
-def test_a_copy_that_a_power_cut_may_have_shortened_is_held_but_not_taken_for_all(tmp_path: Path) -> None:
+def test_claims_of_a_possibly_truncated_copy_are_held_but_may_not_be_all(tmp_path: Path) -> None:
     before = with_claims(tmp_path)
     gone(tmp_path)
     reboot(tmp_path)
@@ -176,7 +174,7 @@ def test_a_copy_that_a_power_cut_may_have_shortened_is_held_but_not_taken_for_al
     assert "run `dranode forget-lost" in str(prepare(node, claim(4)))
 
 
-def test_a_copy_is_not_taken_for_all_where_the_kernel_does_not_say_which_boot_this_is(tmp_path: Path) -> None:
+def test_a_copy_may_be_incomplete_if_the_boot_id_is_unknown(tmp_path: Path) -> None:
     assert isinstance(prepare(opened(tmp_path, ""), claim(1)), Prepared)
     gone(tmp_path)
     reboot(tmp_path)
@@ -185,7 +183,7 @@ def test_a_copy_is_not_taken_for_all_where_the_kernel_does_not_say_which_boot_th
     assert "run `dranode forget-lost" in str(prepare(node, claim(2)))
 
 
-def test_a_copy_that_was_closed_is_believed_after_a_reboot(tmp_path: Path) -> None:
+def test_a_closed_copy_is_trusted_after_a_reboot(tmp_path: Path) -> None:
     node = opened(tmp_path)
     prepare(node, claim(1))
     node.close()
@@ -194,7 +192,7 @@ def test_a_copy_that_was_closed_is_believed_after_a_reboot(tmp_path: Path) -> No
     assert isinstance(prepare(opened(tmp_path, "boot-2"), claim(4)), Prepared)
 
 
-def test_a_copy_that_says_the_same_serves_the_next_process_and_is_made_anew_for_the_next_boot(tmp_path: Path) -> None:
+def test_an_up_to_date_copy_is_kept_by_the_next_process_and_rewritten_after_a_boot(tmp_path: Path) -> None:
     node = opened(tmp_path)
     prepare(node, claim(1))
     node.close()
@@ -205,7 +203,7 @@ def test_a_copy_that_says_the_same_serves_the_next_process_and_is_made_anew_for_
     prepare(again, claim(2))
     before = {record.uid: record for record in again.records()}
     gone(tmp_path)
-    # Nothing closed it: it is believed in the boot in which it was begun, and not after it.
+    # It was not closed, so it is trusted in the boot in which it was begun, but not afterwards.
     assert {record.uid: record for record in opened(tmp_path).records()} == before
     assert copy.stat().st_ino != inode
     inode = copy.stat().st_ino
@@ -213,7 +211,7 @@ def test_a_copy_that_says_the_same_serves_the_next_process_and_is_made_anew_for_
     assert copy.stat().st_ino != inode
 
 
-def test_an_older_ledger_that_is_put_back_is_not_believed(tmp_path: Path) -> None:
+def test_an_older_ledger_that_is_put_back_is_not_trusted(tmp_path: Path) -> None:
     node = opened(tmp_path)
     prepare(node, claim(99))
     node.close()
@@ -228,7 +226,7 @@ def test_an_older_ledger_that_is_put_back_is_not_believed(tmp_path: Path) -> Non
     assert {record.uid: record for record in opened(tmp_path).records()} == before
 
 
-def test_an_earlier_dranode_beside_this_one_leaves_the_copy_behind_and_it_is_made_anew(tmp_path: Path) -> None:
+def test_a_copy_is_rewritten_if_an_earlier_dranode_did_not_keep_it_up_to_date(tmp_path: Path) -> None:
     with_claims(tmp_path)
     earlier = Ledger(ledger(tmp_path))
     with earlier.transaction():
@@ -241,7 +239,7 @@ def test_an_earlier_dranode_beside_this_one_leaves_the_copy_behind_and_it_is_mad
     assert copied.records.keys() == {"uid-0", "uid-2"}
 
 
-def test_the_command_says_what_is_missing_and_forgets_it(tmp_path: Path) -> None:
+def test_forget_lost_says_what_is_missing_and_forgets_it(tmp_path: Path) -> None:
     data = tmp_path / "kubelet" / "plugins" / "dra.cpu"
     data.parent.mkdir(parents=True)
     with_claims(tmp_path)
@@ -263,7 +261,7 @@ def test_the_command_says_what_is_missing_and_forgets_it(tmp_path: Path) -> None
 
 
 def moved(folder: Path) -> list[str]:
-    """The options of a command that finds the driver's folder where kubelet has it."""
+    """Options that make a command find the driver's folder where kubelet has it."""
     data = folder / "kubelet" / "plugins" / "dra.cpu"
     data.parent.mkdir(parents=True)
     (folder / "data").rename(data)
@@ -272,7 +270,7 @@ def moved(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("harm", [header, half, gone, emptied])
-def test_a_dry_run_changes_no_file_and_says_what_a_driver_would_find(
+def test_a_dry_run_changes_nothing_and_says_what_a_driver_would_find(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None]
 ) -> None:
     with_claims(tmp_path)
@@ -297,9 +295,7 @@ def test_a_dry_run_says_which_file_it_cannot_read(tmp_path: Path) -> None:
     assert "ledger.db-wal cannot be read: Input/output error" in str(done.exception)
 
 
-def test_a_command_beside_a_driver_leaves_the_copy_one_that_is_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_beside_a_driver_leaves_the_copy_trustworthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = opened(tmp_path)
     assert isinstance(prepare(node, claim(1)), Prepared)
     monkeypatch.setattr(forget_lost, "boot_id", lambda _root: BOOT)
@@ -311,11 +307,11 @@ def test_a_command_beside_a_driver_leaves_the_copy_one_that_is_believed(
     assert isinstance(prepare(opened(tmp_path), claim(3)), Prepared)
 
 
-def test_a_new_node_is_in_no_doubt(tmp_path: Path) -> None:
+def test_a_new_node_has_no_doubt(tmp_path: Path) -> None:
     assert opened(tmp_path).missing() == ()
 
 
-def test_what_two_sources_say_of_a_claim_is_held_as_both_say() -> None:
+def test_a_claim_holds_what_either_of_two_sources_says() -> None:
     one = Record(uid="a", cpus=CPUSet.parse("0-1"), held=CPUSet.parse("0-1"), fingerprint="f")
     other = Record(uid="a", cpus=CPUSet.parse("2-3"), held=CPUSet.parse("2-3"), fingerprint="g")
     found = salvaged(Copied(3, {"a": one}, whole=False), {}, (other,), BOOT)
@@ -323,7 +319,7 @@ def test_what_two_sources_say_of_a_claim_is_held_as_both_say() -> None:
     assert found.doubt == LOST
 
 
-def test_a_disk_that_takes_no_copy_keeps_nobody_from_being_prepared(tmp_path: Path) -> None:
+def test_claims_are_prepared_even_if_the_copy_cannot_be_written(tmp_path: Path) -> None:
     node = opened(tmp_path)
     (tmp_path / "data" / "ledger.db-copy").unlink()
     (tmp_path / "data" / "ledger.db-copy.new").mkdir()
@@ -337,13 +333,13 @@ def test_a_disk_that_takes_no_copy_keeps_nobody_from_being_prepared(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("damaged", "copied"), [(False, (2, {"uid-1", "uid-2"})), (True, None)])
-def test_a_copy_that_lacks_a_commit_is_written_anew_from_a_whole_ledger_and_forgotten_beside_a_damaged_one(
+def test_a_copy_that_lacks_a_commit_is_rewritten_only_from_a_whole_ledger(
     tmp_path: Path, copied: tuple[int, set[str]] | None, *, damaged: bool
 ) -> None:
     one, two = Record(uid="uid-1"), Record(uid="uid-2")
     copy = LedgerCopy(tmp_path / "ledger.db-copy")
     copy.write(Copied(1, {"uid-1": one}))
-    # Whoever has not read the copy does not know how long it is.
+    # A process that has not read the copy does not know how long it is.
     recovery = LedgerRecovery(tmp_path / "ledger.db")
     recovery.begin()
     recovery.note(2, Commit(put=(two,)))
@@ -352,7 +348,7 @@ def test_a_copy_that_lacks_a_commit_is_written_anew_from_a_whole_ledger_and_forg
     assert (None if found is None else (found.commits, set(found.records))) == copied
 
 
-def test_a_copy_that_lacks_a_commit_and_cannot_be_written_is_forgotten(tmp_path: Path) -> None:
+def test_a_copy_that_lacks_a_commit_and_cannot_be_written_is_removed(tmp_path: Path) -> None:
     copy = LedgerCopy(tmp_path / "ledger.db-copy")
     copy.write(Copied(1))
     (tmp_path / "ledger.db-copy.new").mkdir()
@@ -363,11 +359,11 @@ def test_a_copy_that_lacks_a_commit_and_cannot_be_written_is_forgotten(tmp_path:
     assert copy.read() is None
 
 
-def test_a_copy_that_lacks_a_commit_is_not_written_from_what_a_damaged_ledger_still_says(tmp_path: Path) -> None:
+def test_a_copy_that_lacks_a_commit_is_not_rewritten_from_a_damaged_ledger(tmp_path: Path) -> None:
     with_claims(tmp_path)
     rows(tmp_path)
     copy = tmp_path / "data" / "ledger.db-copy"
-    # Not whole, so that it mends no row, and too long to be followed.
+    # Not whole, so that it repairs no row, and too long to append to.
     copy.write_bytes(copy.read_bytes() + b"junk\n" * 3000)
     node = opened(tmp_path)
     assert node.store.book.damaged.keys() == {"uid-0", "uid-1", "uid-2"}
@@ -387,7 +383,7 @@ def emptied_beside_its_journal(folder: Path) -> None:
 
 
 def unreadable(path: Path) -> None:
-    """Put a file in its place whose first byte the kernel answers with an I/O error."""
+    """Replace it by a file whose first byte the kernel answers with an I/O error."""
     path.unlink(missing_ok=True)
     path.symlink_to("/proc/self/mem")
 
@@ -440,7 +436,7 @@ COPIES = [untouched, lose_copy, empty_copy, junk_as_copy, *UNREAD_COPIES]
 @pytest.mark.parametrize("rebooted", [False, True], ids=["", "rebooted"])
 @pytest.mark.parametrize("copy", COPIES)
 @pytest.mark.parametrize("harm", [untouched, *HARM, *MORE_HARM])
-def test_whatever_befalls_ledger_and_copy_no_claim_is_lost_in_silence(
+def test_no_damage_to_ledger_and_copy_silently_loses_a_claim(
     tmp_path: Path, harm: Callable[[Path], None], copy: Callable[[Path], None], *, rebooted: bool
 ) -> None:
     if (rebooted, copy) == (True, lose_copy) and harm in (gone, emptied, journal_gone):
@@ -463,7 +459,7 @@ def test_whatever_befalls_ledger_and_copy_no_claim_is_lost_in_silence(
         assert node.missing()
 
 
-def test_rows_of_a_journal_whose_file_is_gone_are_on_record_again(tmp_path: Path) -> None:
+def test_rows_of_a_journal_without_its_file_are_restored(tmp_path: Path) -> None:
     before = with_claims(tmp_path)
     beside_its_journal(tmp_path)
     lose_copy(tmp_path)
@@ -475,11 +471,11 @@ def test_rows_of_a_journal_whose_file_is_gone_are_on_record_again(tmp_path: Path
     assert node.missing() == (LOST,)
 
 
-def test_rows_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
+def test_unreadable_rows_are_not_taken_for_no_rows(tmp_path: Path) -> None:
     with_claims(tmp_path)
     header_and_unreadable_journal(tmp_path)
     lose_copy(tmp_path)
-    # As long as specs are written again after a boot, some claims have none.
+    # While specs are written again after a boot, some claims have none.
     for path in sorted((tmp_path / "cdi").iterdir())[:1]:
         path.unlink()
     node = opened(tmp_path)
@@ -490,7 +486,7 @@ def test_rows_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("harm", [gone, emptied])
 @pytest.mark.parametrize("copy", [untouched, junk_as_copy])
-def test_commands_take_no_ledger_that_left_a_copy_for_one_without_rows(
+def test_commands_do_not_take_a_lost_ledger_with_a_copy_for_an_empty_one(
     tmp_path: Path, harm: Callable[[Path], None], copy: Callable[[Path], None]
 ) -> None:
     with_claims(tmp_path)
@@ -504,7 +500,7 @@ def test_commands_take_no_ledger_that_left_a_copy_for_one_without_rows(
 
 
 @pytest.mark.parametrize("count", [1, 0], ids=["with claims", "with none"])
-def test_commands_take_no_older_ledger_for_the_one_that_was_written_last(tmp_path: Path, count: int) -> None:
+def test_commands_refuse_a_ledger_that_is_older_than_its_copy(tmp_path: Path, count: int) -> None:
     node = opened(tmp_path)
     for number in range(count):
         assert isinstance(prepare(node, claim(number)), Prepared)
@@ -523,7 +519,7 @@ def test_commands_take_no_older_ledger_for_the_one_that_was_written_last(tmp_pat
 
 
 @pytest.mark.parametrize("copy", UNREAD_COPIES)
-def test_commands_say_that_a_copy_cannot_be_read(tmp_path: Path, copy: Callable[[Path], None]) -> None:
+def test_commands_report_an_unreadable_copy(tmp_path: Path, copy: Callable[[Path], None]) -> None:
     with_claims(tmp_path)
     copy(tmp_path)
     with pytest.raises(LedgerError, match=r"the copy of the ledger .* cannot be read: I"):
@@ -531,7 +527,7 @@ def test_commands_say_that_a_copy_cannot_be_read(tmp_path: Path, copy: Callable[
 
 
 @pytest.mark.parametrize("harm", [beside_its_journal, emptied_beside_its_journal])
-def test_commands_count_a_journal_without_its_ledger(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_commands_read_a_journal_without_its_ledger(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     with_claims(tmp_path)
     harm(tmp_path)
     lose_copy(tmp_path)
@@ -543,7 +539,7 @@ def test_commands_count_a_journal_without_its_ledger(tmp_path: Path, harm: Calla
 
 @pytest.mark.parametrize("copy", UNREAD_COPIES)
 @pytest.mark.parametrize("harm", [untouched, gone])
-def test_an_empty_file_in_place_of_an_unreadable_copy_makes_no_new_node_of_one_with_claims(
+def test_an_empty_file_in_place_of_an_unreadable_copy_does_not_hide_claims(
     tmp_path: Path, harm: Callable[[Path], None], copy: Callable[[Path], None]
 ) -> None:
     before = with_claims(tmp_path)
@@ -588,7 +584,7 @@ def command_before_the_driver(folder: Path, _monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("first", [killed_while_it_makes_the_ledger_anew, command_before_the_driver])
-def test_hardware_is_configured_again_after_a_reboot_though_another_process_opened_the_ledger_first(
+def test_hardware_is_configured_after_a_reboot_even_if_another_process_opened_the_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Callable[[Path, pytest.MonkeyPatch], None]
 ) -> None:
     asked = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
@@ -602,7 +598,7 @@ def test_hardware_is_configured_again_after_a_reboot_though_another_process_open
     assert board.actions == ["configure a"]
 
 
-def test_hardware_that_was_configured_in_this_boot_is_left_alone_where_a_spec_says_so(tmp_path: Path) -> None:
+def test_hardware_is_not_configured_twice_in_one_boot_if_a_spec_exists(tmp_path: Path) -> None:
     asked = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
     node = wired(tmp_path, Board(), BOOT)
     assert isinstance(prepare(node, asked), Prepared)
@@ -614,7 +610,7 @@ def test_hardware_that_was_configured_in_this_boot_is_left_alone_where_a_spec_sa
 
 
 def attack(folder: Path, dice: random.Random) -> None:
-    """Something bad happens to the ledger's files; only one of ledger and copy is hit, as one failing block does."""
+    """Damage the ledger's files; only one of ledger and copy is hit, as by one failing block."""
     data = folder / "data"
     name = dice.choice(["ledger.db", "ledger.db", "ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-copy"])
     path = data / name
@@ -642,7 +638,7 @@ def attack(folder: Path, dice: random.Random) -> None:
 
 
 def killed(folder: Path, at: int) -> Path:
-    """The driver's files as they lie there when it is killed now, in a folder of their own."""
+    """Copy the driver's files into another folder, as a kill at this moment would leave them."""
     after = folder.parent / str(at)
     for name in ("data", "cdi"):
         if (folder / name).exists():
@@ -651,7 +647,7 @@ def killed(folder: Path, at: int) -> Path:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_attack_on_the_files_gives_a_cpu_twice_or_loses_a_claim_in_silence(tmp_path: Path, seed: int) -> None:
+def test_no_attack_on_the_files_grants_a_cpu_twice_or_silently_loses_a_claim(tmp_path: Path, seed: int) -> None:
     dice, folder = random.Random(seed), tmp_path / "begin"
     folder.mkdir()
     node = opened(folder)

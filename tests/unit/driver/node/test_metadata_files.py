@@ -1,4 +1,4 @@
-"""Device metadata on disk: whole files with the right modes, nothing left, nobody else's touched, no claim failed."""
+"""Device metadata on disk: whole files with the right modes, complete removal, and no failed claims."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def names(folder: Path) -> list[str]:
 
 
 def files(metadata: DeviceMetadata) -> list[str]:
-    """The names of the metadata's files and of CDI specs."""
+    """The names of the metadata files and of the CDI specs."""
     return [name for folder in (metadata.folder, metadata.cdi) for name in names(folder)]
 
 
 def mounts(metadata: DeviceMetadata, claim: ResourceClaim) -> dict[str, str]:
-    """What the claim's CDI spec mounts, by the id of the CDI device: the file on the host."""
+    """The files on the host that the claim's CDI spec mounts, by CDI id."""
     spec = read_spec(metadata.cdi / f"{Lamps.driver}-claim_claim-{claim.metadata.uid}.json")
     pairs = ((device.name, mount) for device in spec.devices for mount in device.container_edits.mounts)
     return {f"{spec.kind}={name}": mount.host_path for name, mount in pairs}
 
 
 def swept(metadata: DeviceMetadata) -> NodeClaims:
-    """A driver that has begun to look after the files that lie there."""
+    """A driver after its first sweep of the existing files."""
     made = node(metadata)
     watch = SpecWatch(made)
     watch.check()
@@ -74,7 +74,7 @@ def node(metadata: DeviceMetadata, plugin: Plugin | None = None) -> NodeClaims:
 
 
 def from_template(claim: ResourceClaim, name: str) -> ResourceClaim:
-    """The claim as it is if it was made from a pod's template, which calls it so."""
+    """The claim as if it was created from a pod's template under this name."""
     annotations = {"resource.kubernetes.io/pod-claim-name": name}
     return msgspec.structs.replace(claim, metadata=msgspec.structs.replace(claim.metadata, annotations=annotations))
 
@@ -85,21 +85,21 @@ def prepare(node: NodeClaims, claim: ResourceClaim) -> list[tuple[str, ...]]:
     return [device.cdi for device in answer.devices]
 
 
-def test_containers_of_any_user_can_read_it_whatever_the_mask(metadata: DeviceMetadata) -> None:
+def test_any_user_can_read_metadata_whatever_the_umask(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     modes = [oct(path.stat().st_mode & 0o777) for path in (metadata.folder, metadata.folder / "uid-old_r")]
     assert modes == ["0o755", "0o644"]
     assert names(metadata.folder) == ["uid-old_r"]
 
 
-def test_the_same_again_is_not_written_again(metadata: DeviceMetadata) -> None:
+def test_unchanged_metadata_is_not_written_again(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     before = (metadata.folder / "uid-old_r").stat().st_ino
     metadata.write(OLD, INVENTORY)
     assert (metadata.folder / "uid-old_r").stat().st_ino == before
 
 
-def test_what_a_killed_driver_left_of_a_file_is_replaced(metadata: DeviceMetadata) -> None:
+def test_a_killed_drivers_half_written_file_is_replaced(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     file = metadata.folder / "uid-old_r"
     whole = file.read_bytes()
@@ -118,7 +118,7 @@ def test_nothing_is_left_after_removal(metadata: DeviceMetadata) -> None:
     metadata.remove(OLD.ref, ("r",))
 
 
-def test_of_a_claim_that_is_not_on_record_any_more_everything_goes(metadata: DeviceMetadata) -> None:
+def test_all_files_of_a_claim_without_a_record_are_removed(metadata: DeviceMetadata) -> None:
     longer = msgspec.structs.replace(OLD, uid=f"{OLD.uid}_s")
     other = Grant(request="s", pool="node", device="lamp-1")
     for record in (msgspec.structs.replace(OLD, grants=(*OLD.grants, other)), longer):
@@ -128,14 +128,14 @@ def test_of_a_claim_that_is_not_on_record_any_more_everything_goes(metadata: Dev
     assert files(metadata) == ["uid-old_s_r"]
 
 
-def test_a_claim_leaves_the_files_of_its_successor_of_the_same_name_alone(metadata: DeviceMetadata) -> None:
+def test_files_of_a_successor_with_the_same_name_stay(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     metadata.write(NEW, INVENTORY)
     metadata.remove(OLD.ref, ("r",))
     assert files(metadata) == ["uid-new_r"]
 
 
-def test_what_cannot_be_removed_is_named_until_somebody_has_removed_it(metadata: DeviceMetadata) -> None:
+def test_files_that_cannot_be_removed_are_named_until_they_are_gone(metadata: DeviceMetadata) -> None:
     claim = allocated_claim("a", Lamps.driver, ["lamp-1"])
     lamps = node(metadata)
     prepare(lamps, claim)
@@ -150,7 +150,7 @@ def test_what_cannot_be_removed_is_named_until_somebody_has_removed_it(metadata:
     assert lamps.unprepare((ref,)) == {ref.uid: None}
 
 
-def test_a_uid_that_would_lead_elsewhere_removes_nothing(metadata: DeviceMetadata) -> None:
+def test_a_uid_that_leads_to_another_folder_removes_nothing(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     reachable = metadata.folder.parent / "x_r"
     reachable.write_text("somebody else's")
@@ -159,7 +159,7 @@ def test_a_uid_that_would_lead_elsewhere_removes_nothing(metadata: DeviceMetadat
     assert names(metadata.folder) == ["uid-old_r"]
 
 
-def test_containers_of_a_request_get_its_metadata_and_no_others(metadata: DeviceMetadata) -> None:
+def test_only_containers_of_a_request_get_its_metadata(metadata: DeviceMetadata) -> None:
     claim = allocated_claim("a", Lamps.driver, {"r/sub": "lamp-0", "s": "lamp-1"})
     uid = claim.metadata.uid
     device = f"{Lamps.driver}/claim=claim-{uid}"
@@ -177,7 +177,7 @@ def test_every_container_with_a_claim_of_one_request_gets_its_metadata_once(meta
     assert mounts(metadata, claim) == {device: f"{metadata.folder}/{claim.metadata.uid}_r"}
 
 
-def test_a_prepare_writes_one_spec_a_claim_which_every_runtime_loads(metadata: DeviceMetadata) -> None:
+def test_a_prepare_writes_one_spec_for_each_claim_which_every_runtime_loads(metadata: DeviceMetadata) -> None:
     prepare(node(metadata), allocated_claim("a", Lamps.driver, {"r": "lamp-0", "s": "lamp-1"}))
     (spec,) = metadata.cdi.iterdir()
     verdict = validate(spec.read_bytes())
@@ -185,7 +185,7 @@ def test_a_prepare_writes_one_spec_a_claim_which_every_runtime_loads(metadata: D
     assert read_spec(spec).cdi_version == "0.3.0"
 
 
-def test_metadata_that_was_lost_is_made_again_by_a_repeated_prepare_and_by_a_restart(metadata: DeviceMetadata) -> None:
+def test_lost_metadata_is_written_again_by_a_repeated_prepare_and_by_a_restart(metadata: DeviceMetadata) -> None:
     claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
     first = node(metadata)
     answer = prepare(first, claim)
@@ -198,7 +198,7 @@ def test_metadata_that_was_lost_is_made_again_by_a_repeated_prepare_and_by_a_res
     assert prepare(first, claim) == answer
 
 
-def test_metadata_that_cannot_be_written_fails_no_claim_and_is_not_named(
+def test_unwritable_metadata_fails_no_claim_and_is_not_mounted(
     metadata: DeviceMetadata, caplog: pytest.LogCaptureFixture
 ) -> None:
     metadata.folder.write_text("a file where the folder should be")
@@ -220,7 +220,7 @@ def test_metadata_that_cannot_be_written_fails_no_claim_and_is_not_named(
 
 
 @pytest.mark.parametrize("stays", [True, False])
-def test_a_file_that_cannot_be_written_anew_is_mounted_as_long_as_it_is_there(
+def test_a_file_that_cannot_be_rewritten_is_still_mounted(
     metadata: DeviceMetadata,
     monkeypatch: pytest.MonkeyPatch,
     stays: bool,  # noqa: FBT001 - a parameter of the test
@@ -239,7 +239,7 @@ def test_a_file_that_cannot_be_written_anew_is_mounted_as_long_as_it_is_there(
 
 
 class OwnForm(Lamps, Recovers):
-    """A driver of one lamp whose CDI specs say that a claim was given it, and neither its name nor its pod's."""
+    """A driver of one lamp whose CDI specs name the granted device, but neither the claim nor its pod."""
 
     EDITS: Final = ContainerEdits(env=("LAMP=given",))
 
@@ -253,7 +253,7 @@ class OwnForm(Lamps, Recovers):
 
 
 @pytest.mark.parametrize("driver", [Lamps, OwnForm])
-def test_the_metadata_of_a_recovered_claim_stays_mounted_where_its_pod_looks(
+def test_metadata_of_a_recovered_claim_stays_mounted_where_its_pod_expects_it(
     metadata: DeviceMetadata, driver: type[Lamps]
 ) -> None:
     first = node(metadata, driver())
@@ -268,7 +268,7 @@ def test_the_metadata_of_a_recovered_claim_stays_mounted_where_its_pod_looks(
     assert [device.container_edits.mounts for device in read_spec(spec).devices] == told
 
 
-def test_the_requests_of_a_recovered_claim_keep_their_devices_whatever_its_drivers_form_says(
+def test_the_requests_of_a_recovered_claim_keep_their_cdi_devices(
     metadata: DeviceMetadata,
 ) -> None:
     first = node(metadata, OwnForm())
@@ -284,7 +284,7 @@ def test_the_requests_of_a_recovered_claim_keep_their_devices_whatever_its_drive
     assert mounts(metadata, claim) == told
 
 
-def test_the_metadata_of_a_claim_of_which_nothing_is_known_goes_with_the_first_look(metadata: DeviceMetadata) -> None:
+def test_metadata_of_an_unknown_claim_is_removed_by_the_first_sweep(metadata: DeviceMetadata) -> None:
     lost = allocated_claim("a", Lamps.driver, {"r": "lamp-0", "s": "lamp-1"})
     prepare(node(metadata), lost)
     for path in (*metadata.folder.parent.glob("ledger.db*"), *metadata.cdi.glob(f"*claim-{lost.metadata.uid}*")):
@@ -298,7 +298,7 @@ def test_the_metadata_of_a_claim_of_which_nothing_is_known_goes_with_the_first_l
     assert files(metadata) == []
 
 
-def test_metadata_stays_while_claims_may_be_missing_from_the_ledger(metadata: DeviceMetadata) -> None:
+def test_metadata_stays_while_the_ledger_may_lack_claims(metadata: DeviceMetadata) -> None:
     claims = [allocated_claim(name, Lamps.driver, [f"lamp-{number}"]) for number, name in enumerate("ab")]
     first = node(metadata)
     for claim in claims:
@@ -314,7 +314,7 @@ def test_metadata_stays_while_claims_may_be_missing_from_the_ledger(metadata: De
     assert names(metadata.folder) == [f"{claims[1].metadata.uid}_r"]
 
 
-def test_a_writer_whose_folder_is_taken_away_makes_it_again(metadata: DeviceMetadata) -> None:
+def test_a_removed_metadata_folder_is_created_again(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     metadata.remove(OLD.ref, ("r",))
     metadata.folder.rmdir()
@@ -326,7 +326,7 @@ def test_a_writer_whose_folder_is_taken_away_makes_it_again(metadata: DeviceMeta
 
 
 def older_spec(metadata: DeviceMetadata, claim: ResourceClaim, file: Path) -> Path:
-    """The CDI spec that mounts a file as earlier versions, and dra-driver-cpu, had it."""
+    """A CDI spec that mounts a file as earlier versions and dra-driver-cpu did it."""
     uid = claim.metadata.uid
     mount = Mount(host_path=str(file), container_path="/metadata.json", options=("ro", "bind"))
     device = CDIDevice(name=f"{uid}_r", container_edits=ContainerEdits(mounts=(mount,)))
@@ -336,7 +336,7 @@ def older_spec(metadata: DeviceMetadata, claim: ResourceClaim, file: Path) -> Pa
 
 
 def laid_out_as_before(metadata: DeviceMetadata, claim: ResourceClaim) -> Path:
-    """Prepare a claim and let its metadata lie as the first versions had it: in a folder of its own."""
+    """Prepare a claim, and move its metadata into a folder of its own, as the first versions had it."""
     prepare(node(metadata), claim)
     assert metadata.older is not None
     file = metadata.older / f"default_{claim.metadata.name}" / "r" / "metadata.json"
@@ -368,7 +368,7 @@ def without_mounts(spec: Spec) -> Spec:
     return msgspec.structs.replace(spec, devices=tuple(devices))
 
 
-def test_what_the_first_versions_wrote_goes_when_no_spec_mounts_it(metadata: DeviceMetadata) -> None:
+def test_files_of_the_first_versions_are_removed_when_no_spec_mounts_them(metadata: DeviceMetadata) -> None:
     claims = [allocated_claim(name, Lamps.driver, [f"lamp-{number}"]) for number, name in enumerate("ab")]
     kept, last = (laid_out_as_before(metadata, claim) for claim in claims)
     (last.parent / "spec.0123456789abcdef.tmp").write_text("half")
@@ -378,7 +378,7 @@ def test_what_the_first_versions_wrote_goes_when_no_spec_mounts_it(metadata: Dev
     assert metadata.older is not None
     assert names(metadata.older) == ["default_a", "default_a/r", "default_a/r/metadata.json"]
     assert kept.exists()
-    # What a container finds that starts now is a file of today.
+    # A container that starts now gets the current file.
     assert [Path(path).parent for path in mounts(metadata, claims[0]).values()] == [metadata.folder]
     assert driver.unprepare((reference(claims[0]),)) == {claims[0].metadata.uid: None}
     swept(metadata)
@@ -386,7 +386,7 @@ def test_what_the_first_versions_wrote_goes_when_no_spec_mounts_it(metadata: Dev
     assert files(metadata) == []
 
 
-def test_what_others_have_put_beside_it_stays(metadata: DeviceMetadata) -> None:
+def test_other_programs_files_in_the_folder_stay(metadata: DeviceMetadata) -> None:
     claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
     theirs = laid_out_as_before(metadata, claim).with_name("theirs")
     theirs.write_text("another program's")
@@ -397,7 +397,7 @@ def test_what_others_have_put_beside_it_stays(metadata: DeviceMetadata) -> None:
     assert [path for path in metadata.older.rglob("*") if path.is_file()] == [theirs]
 
 
-def test_nothing_of_an_earlier_version_goes_while_a_spec_cannot_be_read(metadata: DeviceMetadata) -> None:
+def test_files_of_earlier_versions_stay_while_a_spec_cannot_be_read(metadata: DeviceMetadata) -> None:
     claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
     file = laid_out_as_before(metadata, claim)
     (spec,) = metadata.cdi.glob("*metadata*")
@@ -407,7 +407,7 @@ def test_nothing_of_an_earlier_version_goes_while_a_spec_cannot_be_read(metadata
     assert file.exists()
 
 
-def test_files_that_cannot_be_looked_for_are_not_taken_for_missing(tmp_path: Path) -> None:
+def test_files_in_a_forbidden_folder_are_not_taken_for_missing(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     metadata = DeviceMetadata("d.example.com", loop, loop, loop / "older")

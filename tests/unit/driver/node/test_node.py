@@ -1,4 +1,4 @@
-"""One driver on a node: what it hands out, what it remembers, what it refuses."""
+"""One driver on a node: what it grants, what it remembers, what it refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.fakes.node import LAMPS, given, in_pool, opened, prepare, spec_of, sp
 
 
 @pytest.mark.parametrize("uid", ["a/b", "ü", "../x", "x" * 101])
-def test_a_uid_that_can_name_no_file_is_refused_and_leaves_nothing_on_record(tmp_path: Path, uid: str) -> None:
+def test_a_uid_that_is_not_a_file_name_is_refused_and_not_recorded(tmp_path: Path, uid: str) -> None:
     node = opened(tmp_path, metadata=DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi"))
     claim = allocated_claim("a", LAMPS, ["lamp-0"], uid=uid)
     assert "recreate the claim" in str(prepare(node, claim)["a"])
@@ -43,7 +43,7 @@ def test_the_longest_names_that_kubernetes_allows_are_prepared_and_unprepared(tm
     assert list((tmp_path / "metadata").iterdir()) == []
 
 
-def test_metadata_whose_folder_became_a_file_holds_no_claim_back(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_metadata_folder_blocks_no_claim(tmp_path: Path) -> None:
     (tmp_path / "metadata").touch()
     node = opened(tmp_path, metadata=DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi"))
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
@@ -65,7 +65,7 @@ def test_a_claim_gets_its_devices_and_a_cdi_spec(tmp_path: Path) -> None:
     assert spec["cdiVersion"] == "0.3.0"
 
 
-def test_a_repeated_prepare_answers_the_same_and_makes_a_lost_spec_again(tmp_path: Path) -> None:
+def test_a_repeated_prepare_answers_the_same_and_rewrites_a_lost_spec(tmp_path: Path) -> None:
     node = opened(tmp_path)
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
     first, written = prepare(node, claim), specs(tmp_path)
@@ -75,7 +75,7 @@ def test_a_repeated_prepare_answers_the_same_and_makes_a_lost_spec_again(tmp_pat
     assert specs(tmp_path) == written
 
 
-def test_a_restart_makes_lost_specs_again_and_keeps_assignments(tmp_path: Path) -> None:
+def test_a_restart_rewrites_lost_specs_and_keeps_assignments(tmp_path: Path) -> None:
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
     node = opened(tmp_path)
     first, written = prepare(node, claim), specs(tmp_path)
@@ -97,7 +97,7 @@ def test_unprepare_leaves_nothing_and_may_be_repeated(tmp_path: Path) -> None:
     assert unprepare(node, claim) == {claim.metadata.uid: None}
 
 
-def test_unprepare_of_a_claim_nobody_knows_succeeds(tmp_path: Path) -> None:
+def test_unprepare_of_an_unknown_claim_succeeds(tmp_path: Path) -> None:
     ref = ClaimRef("default", "never-seen", "uid-x")
     assert opened(tmp_path).unprepare((ref,)) == {"uid-x": None}
 
@@ -122,12 +122,12 @@ def test_claims_of_one_call_see_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("described", [True, False])
-def test_a_claim_whose_containers_get_nothing_has_a_spec_that_says_what_it_was_given(
+def test_a_claim_without_edits_has_a_spec_with_a_copy_of_its_record(
     tmp_path: Path,
     described: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     class Silent(Lamps, Recovers):
-        """Lamps with a form of specs of their own, which says nothing of a claim without edits."""
+        """Lamps with their own form of specs, which says nothing about a claim without edits."""
 
         def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
             del uid, spec
@@ -153,7 +153,7 @@ def test_a_claim_whose_containers_get_nothing_has_a_spec_that_says_what_it_was_g
     assert [record.name for record in again.files.unwritten()] == ["a"]
 
 
-def test_admin_access_stands_beside_the_holder_and_holds_nothing(tmp_path: Path) -> None:
+def test_admin_access_is_granted_beside_the_holder_and_holds_nothing(tmp_path: Path) -> None:
     node = opened(tmp_path)
     admin = allocated_claim("admin", LAMPS, ["lamp-1"], adminAccess=True)
     assert len(prepare(node, admin)["admin"]) == 1
@@ -180,7 +180,7 @@ def test_admin_access_stands_beside_the_holder_and_holds_nothing(tmp_path: Path)
         ),
     ],
 )
-def test_a_claim_that_cannot_be_meant_is_refused_and_loses_nothing(
+def test_an_invalid_claim_is_refused_without_affecting_others(
     tmp_path: Path, claim: ResourceClaim, sentence: str
 ) -> None:
     node = opened(tmp_path)
@@ -199,7 +199,7 @@ def test_a_claim_with_another_uid_is_refused(tmp_path: Path) -> None:
     assert "its UID is new, but kubelet asked for old" in str(answer)
 
 
-def test_two_claims_of_one_uid_in_a_call_are_refused_and_hold_nothing(tmp_path: Path) -> None:
+def test_two_claims_with_one_uid_in_a_call_are_refused_and_hold_nothing(tmp_path: Path) -> None:
     node = opened(tmp_path)
     one, other = (allocated_claim(name, LAMPS, [lamp], uid="same") for name, lamp in (("a", "lamp-0"), ("b", "lamp-1")))
     third = allocated_claim("c", LAMPS, ["lamp-2"])
@@ -252,12 +252,12 @@ def test_a_changed_allocation_is_refused_while_a_container_may_use_the_claim(
     assert reason in str(refused)
     assert str(refused).endswith("; delete the pods that name the claim, this one too, and kubelet unprepares it")
     assert [record.devices for record in node.records()] == [("lamp-0",)]
-    # kubelet does so when the pod that was refused is deleted.
+    # kubelet does so when the refused pod is deleted.
     assert set(unprepare(node, allocated_claim("a", LAMPS, ["lamp-1"])).values()) == {None}
     assert [device.device for device in prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))["a"]] == ["lamp-1"]
 
 
-def test_a_changed_allocation_is_decided_anew_if_nothing_runs_on_it(tmp_path: Path) -> None:
+def test_a_changed_allocation_is_decided_again_if_no_container_uses_it(tmp_path: Path) -> None:
     node = opened(tmp_path, in_use=lambda _: False)
     prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
     answer = prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))["a"]
@@ -265,7 +265,7 @@ def test_a_changed_allocation_is_decided_anew_if_nothing_runs_on_it(tmp_path: Pa
     assert len(prepare(node, allocated_claim("b", LAMPS, ["lamp-0"]))["b"]) == 1
 
 
-def test_what_another_instance_changed_is_notified_even_after_a_call_that_failed(tmp_path: Path) -> None:
+def test_another_instances_change_is_notified_even_after_a_failed_call(tmp_path: Path) -> None:
     here, there = opened(tmp_path), opened(tmp_path)
     told: list[int] = []
     here.watch(lambda _: told.append(len(here.store.book.records())))
@@ -281,7 +281,7 @@ def test_what_another_instance_changed_is_notified_even_after_a_call_that_failed
     assert told == [0, 1]
 
 
-def test_a_watcher_that_failed_is_notified_again_with_the_next_call(tmp_path: Path) -> None:
+def test_a_watcher_that_failed_is_notified_again_at_the_next_call(tmp_path: Path) -> None:
     node = opened(tmp_path)
     told: list[int] = []
 

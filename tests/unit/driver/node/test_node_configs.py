@@ -20,7 +20,7 @@ from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.node import LAMPS, given, opened, prepare, specs
 
 
-def test_equal_configurations_that_arrive_twice_count_once(tmp_path: Path) -> None:
+def test_repeated_equal_configurations_count_once(tmp_path: Path) -> None:
     class Listening(Lamps):
         heard: tuple[Any, ...] = ()
 
@@ -43,19 +43,19 @@ def test_equal_configurations_that_arrive_twice_count_once(tmp_path: Path) -> No
         claim = allocated_claim("a", LAMPS, ["lamp-0"], config=configs)
         prepare(node, claim)
         assert len(lamps.heard) == heard
-        # The last one wins, as it does without the entries that do not count.
+        # The last one wins, as it does without the repeated entries.
         assert lamps.heard[-1] == lamps.parse_config(Config("FromClaim", configs[-1]["opaque"]["parameters"], ""))
         assert isinstance(prepare(node, claim)["a"], tuple)
 
 
-def test_a_fingerprint_is_of_every_entry_so_that_a_claim_of_an_older_version_looks_the_same() -> None:
+def test_a_fingerprint_includes_repeated_entries_as_in_older_versions() -> None:
     opaque = {"driver": LAMPS, "parameters": {"colour": "red"}}
     twice = allocated_claim("a", LAMPS, ["lamp-0"], config=[{"source": "FromClaim", "opaque": opaque}] * 2)
     asked = allocated(reference(twice), twice, Lamps())
     assert fingerprint(asked) == "fe0afd780a66f76f"
 
 
-def test_a_configuration_for_a_driver_that_takes_none_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_a_configuration_for_a_driver_without_any_is_refused_with_its_path(tmp_path: Path) -> None:
     class Plain(Lamps):
         parse_config = Plugin.parse_config
 
@@ -68,7 +68,7 @@ def test_a_configuration_for_a_driver_that_takes_none_is_refused_with_its_place(
     assert (error.path, error.message) == ("spec.config[0]", said)
 
 
-def test_other_drivers_results_and_configurations_are_never_looked_at(tmp_path: Path) -> None:
+def test_other_drivers_results_and_configurations_are_not_read(tmp_path: Path) -> None:
     node = opened(tmp_path)
     claim = allocated_claim(
         "a",
@@ -120,7 +120,7 @@ def test_a_class_never_overrides_a_claim_whatever_the_order_in_the_allocation(tm
 
 
 def written(*entries: dict[str, Any], requests: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
-    """The part of a claim that its author wrote."""
+    """The part of a claim's spec that its author wrote."""
     plain = {"name": "r", "exactly": {"deviceClassName": "bright"}}
     return {"devices": {"requests": list(requests or (plain,)), "config": list(entries)}}
 
@@ -139,10 +139,8 @@ def refusal(tmp_path: Path, spec: dict[str, Any], config: list[dict[str, Any]], 
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_an_error_in_a_claims_configuration_names_the_place_where_its_author_wrote_it(
-    tmp_path: Path, copies: int
-) -> None:
-    # Entries of other requests are not copied, and up to 1.36 one is copied for each request that it names.
+def test_an_error_in_a_claims_configuration_has_its_path_in_the_spec(tmp_path: Path, copies: int) -> None:
+    # Entries of other requests are not copied; up to 1.36 an entry is copied once for each request that it names.
     entries = [opaque("red") | {"requests": ["other"]}, opaque("red", "other.example.com"), WRONG]
     config: list[dict[str, Any]] = [{"source": "FromClass", "requests": ["r"], **opaque("red")}]
     config += [{"source": "FromClaim", **entries[1]}, *([{"source": "FromClaim", **entries[2]}] * copies)]
@@ -162,9 +160,7 @@ def test_an_error_in_a_classs_configuration_names_the_class(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("source", ["FromClaim", "FromClass"])
-def test_what_nobody_is_known_to_have_written_is_named_by_its_place_in_the_allocation(
-    tmp_path: Path, source: str
-) -> None:
+def test_a_configuration_of_unknown_origin_has_its_path_in_the_allocation(tmp_path: Path, source: str) -> None:
     config: list[dict[str, Any]] = [{"source": source, "requests": ["r"] if source == "FromClaim" else [], **WRONG}]
     said = refusal(tmp_path, written(WRONG | {"requests": ["other"]}), config)
     assert said.startswith("status.allocation.devices.config[0].opaque.parameters")

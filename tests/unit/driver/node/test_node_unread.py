@@ -1,4 +1,4 @@
-"""A ledger that cannot be read is no empty one: what is known of claims without it, and that it is said."""
+"""An unreadable ledger is not an empty one: what is known about claims without it, and that this is reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER = cpu_claim("b", "uid-b", "cpudevnuma000", 1)
 
 
 class World:
-    """A node with one claim on record, whose driver comes again and again."""
+    """A node with one recorded claim, whose driver starts again and again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class World:
 
 
 def held(snapshot: PinSnapshot) -> list[tuple[str, str, str]]:
-    """The claims that a snapshot knows: UID, name, CPUs."""
+    """The claims in a snapshot: UID, name, CPUs."""
     return [(claim.claim.uid, claim.claim.name, str(claim.held)) for claim in snapshot.claims.values()]
 
 
@@ -93,7 +93,7 @@ def test_the_watcher_gets_an_unread_ledger_with_what_the_specs_say_and_nothing_i
     assert isinstance(node.prepare({reference(OTHER): OTHER})["uid-b"], Prepared)
 
 
-def test_what_was_read_before_stays_known(world: World) -> None:
+def test_records_that_were_read_before_stay_known(world: World) -> None:
     told: list[PinSnapshot] = []
     node = world.opened(told)
     for spec in (world.folder / "cdi").iterdir():
@@ -109,7 +109,7 @@ def test_what_was_read_before_stays_known(world: World) -> None:
     assert not told[-1].unread.blind
 
 
-def test_specs_that_cannot_be_listed_leave_the_records_known(world: World, tmp_path: Path) -> None:
+def test_the_records_stay_known_if_specs_cannot_be_listed(world: World, tmp_path: Path) -> None:
     (tmp_path / "cdi").rename(tmp_path / "away")
     (tmp_path / "cdi").touch()
     told: list[PinSnapshot] = []
@@ -127,7 +127,7 @@ def test_specs_that_cannot_be_listed_leave_the_records_known(world: World, tmp_p
 
 
 @pytest.mark.parametrize("garbage", [True, False], ids=["spec is garbage", "specs cannot be listed"])
-def test_it_is_blind_where_neither_ledger_nor_specs_say_what_is_held(world: World, *, garbage: bool) -> None:
+def test_a_snapshot_is_blind_if_neither_ledger_nor_specs_can_be_read(world: World, *, garbage: bool) -> None:
     (spec,) = (world.folder / "cdi").iterdir()
     if garbage:
         spec.write_text("{")
@@ -143,7 +143,7 @@ def test_it_is_blind_where_neither_ledger_nor_specs_say_what_is_held(world: Worl
     assert known.unread.blind
 
 
-def test_hardware_that_changes_meanwhile_is_notified_with_what_is_known(world: World) -> None:
+def test_a_hardware_change_meanwhile_is_notified_with_the_known_claims(world: World) -> None:
     told: list[PinSnapshot] = []
     with newer_schema(world.folder / "data" / "ledger.db"):
         node = world.opened(told)
@@ -154,9 +154,7 @@ def test_hardware_that_changes_meanwhile_is_notified_with_what_is_known(world: W
     assert held(told[-1]) == [("uid-a", "", world.held)]
 
 
-def test_a_claims_spec_that_may_not_be_looked_for_is_not_taken_for_missing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spec_in_a_forbidden_folder_is_not_taken_for_missing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     node = world.opened([])
     spec = node.files.path("uid-a")
     assert spec is not None

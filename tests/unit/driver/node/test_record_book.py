@@ -1,4 +1,4 @@
-"""What is known of every claim, in one book: indexes follow the entries, whatever becomes of a claim."""
+"""Everything known about claims is in one book, whose indexes follow its entries."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read(book: RecordBook) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(STATES, STATES)))
-def test_nothing_of_what_was_known_before_remains(before: str, after: str) -> None:
+def test_a_changed_entry_leaves_nothing_of_the_old_one(before: str, after: str) -> None:
     entry = STATES[after]
     fresh = RecordBook(own_name)
     fresh.replace(() if entry is None else (entry,))
@@ -76,7 +76,7 @@ def test_nothing_of_what_was_known_before_remains(before: str, after: str) -> No
         ("none", False, False, None, False),
     ],
 )
-def test_what_is_known_of_a_claim(
+def test_the_book_says_what_is_known_about_a_claim(
     state: str,
     on_record: bool,  # noqa: FBT001 - a parameter of the test
     known: bool,  # noqa: FBT001 - a parameter of the test
@@ -89,7 +89,7 @@ def test_what_is_known_of_a_claim(
     assert (None if holding is None else holding.names) == devices
 
 
-def test_a_claim_is_unreadable_only_if_its_row_is_damaged_and_nothing_else_knows_it() -> None:
+def test_a_claim_is_unreadable_if_its_row_is_damaged_and_nothing_else_knows_it() -> None:
     unreadable = {state: changed((entry,)).unreadable(["a", "b"]) for state, entry in STATES.items()}
     assert {state for state, uids in unreadable.items() if uids} == {"damaged"}
 
@@ -105,7 +105,7 @@ def test_a_follower_learns_which_claims_have_changed() -> None:
     assert book.touched is None
 
 
-def test_a_reader_of_another_thread_meets_the_old_entries_or_the_new_ones() -> None:
+def test_another_thread_sees_either_the_old_entries_or_the_new_ones() -> None:
     book = changed((STATES["whole"],))
     seen = []
 
@@ -120,5 +120,5 @@ def test_a_reader_of_another_thread_meets_the_old_entries_or_the_new_ones() -> N
     assert book.held == Held.of(record.holding(own_name) for record in book.records())
 
 
-def test_only_whole_rows_are_on_file() -> None:
+def test_only_intact_rows_are_on_file() -> None:
     assert {state for state, entry in STATES.items() if changed((entry,)).on_file()} == {"whole", "lost"}

@@ -1,4 +1,4 @@
-"""The index of who holds what stays in step with the ledger, whatever goes wrong between."""
+"""The index of what claims hold stays in step with the ledger, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import Lamps, allocated_claim, damage_rows, reference
 
 
-def test_what_another_instance_committed_is_read_again_after_a_reading_that_failed(
+def test_another_instances_commit_is_read_again_after_a_failed_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(0, 1000, 3))
@@ -43,7 +43,7 @@ def test_what_another_instance_committed_is_read_again_after_a_reading_that_fail
     assert str(answers[0]) == "the disk does not answer"
 
 
-def test_claims_are_not_forgotten_because_the_cdi_directory_could_not_be_listed(tmp_path: Path) -> None:
+def test_claims_are_not_forgotten_if_the_cdi_directory_cannot_be_listed(tmp_path: Path) -> None:
     clock = iter(range(0, 1000, 3))
     data, cdi = tmp_path / "data", tmp_path / "cdi"
     data.mkdir()
@@ -68,13 +68,13 @@ def test_claims_are_not_forgotten_because_the_cdi_directory_could_not_be_listed(
 
 
 class Puzzled(Lamps, Recovers):
-    """A driver that cannot read what lies in the CDI directory, and fails in a way of its own."""
+    """A driver that fails in its own way when it reads a CDI spec."""
 
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
         raise KeyError(uid, spec.kind)
 
 
-def test_a_spec_that_a_driver_fails_to_read_blocks_new_grants_and_nothing_else(tmp_path: Path) -> None:
+def test_a_spec_that_a_driver_fails_to_read_blocks_only_new_grants(tmp_path: Path) -> None:
     theirs, ours = (allocated_claim(name, Lamps.driver, ["lamp-0"]) for name in ("theirs", "ours"))
     first = NodeClaims(Puzzled(), tmp_path, tmp_path / "cdi")
     first.open()
@@ -96,7 +96,7 @@ def on_record(name: str, cpus: str, fingerprint: str = "") -> Record:
     return Record(uid=f"uid-{name}", namespace="default", name=name, cpus=pinned, held=pinned, fingerprint=fingerprint)
 
 
-def test_claims_on_record_with_the_same_cpus_are_reported_once_and_keep_them(
+def test_recorded_claims_with_the_same_cpus_are_reported_once_and_keep_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
@@ -115,7 +115,7 @@ def test_claims_on_record_with_the_same_cpus_are_reported_once_and_keep_them(
 
 
 def without_ledger(folder: Path, *claims: ResourceClaim) -> NodeClaims:
-    """A driver that had prepared these claims, after its ledger and the copy were lost; their CDI specs are left."""
+    """A driver that had prepared these claims, after its ledger and the copy were lost; only the CDI specs are left."""
     first = NodeClaims(Lamps(), folder, folder / "cdi")
     first.open()
     first.prepare({reference(claim): claim for claim in claims})
@@ -127,14 +127,14 @@ def without_ledger(folder: Path, *claims: ResourceClaim) -> NodeClaims:
     return node
 
 
-def test_a_claim_that_comes_back_from_its_spec_keeps_its_namespace_and_name(tmp_path: Path) -> None:
+def test_a_claim_recovered_from_its_spec_keeps_its_namespace_and_name(tmp_path: Path) -> None:
     claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
     (record,) = without_ledger(tmp_path, claim).records()
     assert record.ref == reference(claim)
     assert record.devices == ("lamp-0",)
 
 
-def test_the_spec_of_a_claim_that_was_put_on_record_is_written_again_if_it_vanishes(tmp_path: Path) -> None:
+def test_the_spec_of_a_recovered_claim_is_written_again_if_it_is_removed(tmp_path: Path) -> None:
     claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
     node = without_ledger(tmp_path, claim)
     (spec,) = (tmp_path / "cdi").iterdir()
@@ -147,7 +147,7 @@ def test_the_spec_of_a_claim_that_was_put_on_record_is_written_again_if_it_vanis
     assert spec.read_bytes() == whole
 
 
-def test_a_lost_claim_that_is_prepared_again_blocks_others_no_longer(tmp_path: Path) -> None:
+def test_a_lost_claim_no_longer_blocks_others_once_it_is_prepared_again(tmp_path: Path) -> None:
     lost, other = (allocated_claim(name, Lamps.driver, [lamp]) for name, lamp in (("a", "lamp-0"), ("b", "lamp-1")))
     first = NodeClaims(Lamps(), tmp_path, tmp_path / "cdi")
     first.open()
@@ -203,7 +203,7 @@ def test_a_damaged_claim_stays_known_while_its_spec_cannot_be_listed(tmp_path: P
     assert node.store.book.unknown.keys() == {claim.metadata.uid}
 
 
-def test_what_an_illegible_spec_may_hold_is_handed_out_again_when_that_is_said(tmp_path: Path) -> None:
+def test_forget_missing_releases_what_an_unreadable_spec_may_hold(tmp_path: Path) -> None:
     (tmp_path / "cdi").mkdir()
     spec = tmp_path / "cdi" / "lamps.example.com-claim_claim-uid-left.json"
     spec.write_text("{")

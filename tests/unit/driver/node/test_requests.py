@@ -1,4 +1,4 @@
-"""Containers that have some requests of a claim of CPUs: from Prepare over CDI and NRI to their masks."""
+"""Containers that use some requests of a claim for CPUs: from Prepare through CDI and NRI to their masks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def claim(requests: dict[str, int], **more: Any) -> ResourceClaim:
 
 
 class Machine:
-    """A node with its runtime, and what kubelet and the runtime make of a container."""
+    """A node with its runtime, and what kubelet and the runtime pass to a container."""
 
     def __init__(self, folder: Path, plugin: Plugin | None = None) -> None:
         self.folder = folder
@@ -77,12 +77,12 @@ class Machine:
         self.devices = answer.devices
 
     def given(self, request: str | None) -> tuple[str, ...]:
-        """The CDI ids that kubelet passes to a container that names the request, or the claim alone."""
+        """The CDI ids that kubelet passes to a container that names the request, or only the claim."""
         ids = [one for each in self.devices if request in (None, each.request) for one in each.cdi]
         return tuple(dict.fromkeys(ids))
 
     def injected(self, ids: tuple[str, ...]) -> tuple[str, ...]:
-        """The variables that the runtime injects; every id has to be there."""
+        """The variables that the runtime injects; every id must exist."""
         found: dict[str, list[str]] = {}
         for path in (self.folder / "cdi").glob("*.json"):
             spec = json.loads(path.read_bytes())
@@ -91,7 +91,7 @@ class Machine:
 
 
 class Pinned(Machine):
-    """The same with a runtime at the other end of NRI."""
+    """The same with a runtime connected over NRI."""
 
     def __init__(self, folder: Path, *, reports_devices: bool) -> None:
         super().__init__(folder)
@@ -117,7 +117,7 @@ class Pinned(Machine):
         return one
 
     def create(self, name: str, request: str | None) -> str:
-        """The mask of a container that names the request, or the claim alone."""
+        """Create a container that names the request, or only the claim; return its mask."""
         answer = self.runtime.create(self.made(name, request), pod(POD))
         self.last = answer
         return str(answer.adjust.linux.resources.cpu.cpus)
@@ -148,14 +148,14 @@ def test_two_containers_have_one_request_each(machine: Pinned) -> None:
     assert other.adjust.linux.resources.cpu.cpus == "3-7,11-15"
 
 
-def test_a_container_that_names_the_claim_alone_has_all_of_it(machine: Pinned) -> None:
+def test_a_container_that_names_only_the_claim_has_all_of_it(machine: Pinned) -> None:
     machine.prepare(claim({"a": 4, "b": 2}))
     assert machine.create("all", None) == "0-2,8-10"
     with pytest.raises(CallFailedError, match="is in use by"):
         machine.create("first", "a")
 
 
-def test_an_init_container_leaves_its_request_to_the_next(machine: Pinned) -> None:
+def test_the_next_container_may_use_the_request_of_an_init_container(machine: Pinned) -> None:
     machine.prepare(claim({"a": 4, "b": 2}))
     assert machine.create("init", "a") == "0-1,8-9"
     machine.stop("init", "a")
@@ -166,27 +166,27 @@ def test_an_init_container_leaves_its_request_to_the_next(machine: Pinned) -> No
         machine.create("all", None)
 
 
-def test_a_request_with_admin_access_is_given_no_cpu_and_keeps_nobody_away(machine: Pinned) -> None:
+def test_a_request_with_admin_access_gets_no_cpu_and_blocks_nobody(machine: Pinned) -> None:
     machine.prepare(claim({"a": 4, "watch": 2}, watch={"adminAccess": True}))
     assert machine.create("watcher", "watch") == "2-7,10-15"
     assert machine.create("first", "a") == "0-1,8-9"
 
 
-def test_masks_follow_a_claim_that_comes_later_and_a_synchronization_finds_them_again(machine: Pinned) -> None:
+def test_a_synchronization_corrects_the_mask_of_a_container_with_a_request(machine: Pinned) -> None:
     machine.prepare(claim({"a": 4, "b": 2}))
     made = machine.made("first", "a")
     made.linux.resources.cpu.cpus = "0-2,8-10"
     assert updates_of(machine.runtime.synchronize([pod(POD)], [made])) == {made.id: "0-1,8-9"}
 
 
-def test_the_claims_own_device_says_what_dra_driver_cpu_says(tmp_path: Path) -> None:
+def test_the_claims_own_device_has_dra_driver_cpus_variable(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.prepare(claim({"a": 4, "b": 2}))
     assert machine.injected(machine.given("b")) == (f"DRA_CPUSET_{UID}=0-2,8-10", f"DRANODE_CPUSET_{UID}_1=2,10")
     assert machine.injected(machine.given(None))[0] == f"DRA_CPUSET_{UID}=0-2,8-10"
 
 
-def test_a_claim_of_one_request_is_as_it_was(tmp_path: Path) -> None:
+def test_a_claim_with_one_request_has_one_device(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.prepare(claim({"a": 4}))
     assert machine.given("a") == (f"dra.k8s.io/cpu=claim-{UID}",)
@@ -194,7 +194,7 @@ def test_a_claim_of_one_request_is_as_it_was(tmp_path: Path) -> None:
     assert [one["name"] for one in json.loads(path.read_bytes())["devices"]] == [f"claim-{UID}"]
 
 
-def test_a_look_at_the_cgroups_expects_of_a_container_what_its_requests_were_given(tmp_path: Path) -> None:
+def test_verifying_cgroups_expects_the_cpus_of_a_containers_requests(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.prepare(claim({"a": 4, "b": 2}))
     cgroup = f"kubepods/pod{POD}"
@@ -212,7 +212,7 @@ def test_a_look_at_the_cgroups_expects_of_a_container_what_its_requests_were_giv
     ]
 
 
-def test_the_status_of_each_request_says_its_own_cpus(tmp_path: Path) -> None:
+def test_the_status_of_each_request_has_its_own_cpus(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.prepare(claim({"a": 4, "b": 2}))
     (record,) = machine.node.records()
@@ -221,7 +221,7 @@ def test_the_status_of_each_request_says_its_own_cpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_kubelet_was_answered_is_still_there_after_the_ledger_is_lost(tmp_path: Path, damage: Any) -> None:
+def test_the_answer_to_kubelet_stays_valid_after_the_ledger_is_lost(tmp_path: Path, damage: Any) -> None:
     machine = Machine(tmp_path)
     machine.prepare(claim({"a": 4, "b": 2}))
     before = {name: machine.injected(machine.given(name)) for name in ("a", "b")}
@@ -234,7 +234,7 @@ def test_what_kubelet_was_answered_is_still_there_after_the_ledger_is_lost(tmp_p
     assert again.devices == machine.devices
 
 
-def test_a_claim_that_an_older_version_prepared_keeps_its_answer_and_its_containers_all_of_it(machine: Pinned) -> None:
+def test_a_claim_prepared_by_an_older_version_keeps_its_answer_and_cpus(machine: Pinned) -> None:
     def older(record: Record) -> Record:
         grants = tuple(msgspec.structs.replace(grant, edits=None, cpus=None, held=CPUSet()) for grant in record.grants)
         return msgspec.structs.replace(record, grants=grants)
