@@ -193,7 +193,9 @@ def _partitions(root: Root, gpus: Sequence[GPU]) -> list[GPU]:
     for gpu in gpus:
         gpu_nodes = nodes.get(gpu.address, {})
         mode = _mode(root, gpu.address)
-        partitions.append(replace(gpu, partition_mode=mode, memory=gpu.memory or _sum(gpu_nodes.values())))
+        # amdgpu's own file names only what the firmware set aside for an APU, not the memory that it shares with CPUs.
+        memory = max(gpu.memory or 0, _sum(gpu_nodes.values()) or 0) or None
+        partitions.append(replace(gpu, partition_mode=mode, memory=memory))
         # An undivided GPU has one node, with number 0.
         if any(gpu_nodes):
             whole = replace(gpu, partition_mode=mode, parts=len(gpu_nodes))

@@ -69,6 +69,12 @@ def test_an_mi300x_in_one_part_is_one_gpu() -> None:
     assert (gpu.kind, gpu.partition_mode, gpu.memory) == (GPUKind.GPU, "SPX_NPS1", 192 * GIB)
 
 
+def test_an_apu_has_the_memory_that_it_shares_and_not_only_what_the_firmware_set_aside() -> None:
+    machine = mi300x(gpus=1, parts=1)
+    machine.put(f"{machine.root().resolve(f'{DEVICES}/0000:0c:00.0')}/mem_info_vram_total", str(GIB // 2))
+    assert only(machine).memory == 192 * GIB
+
+
 def test_a_gpu_in_parts_is_not_taken_for_whole_while_the_kernel_builds_kfds_tree_anew() -> None:
     machine = mi300x(gpus=2)
     whole = scan(machine.root())
