@@ -1,4 +1,4 @@
-"""The client that the tests of this folder share."""
+"""The NRI client shared by the tests of this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A runtime that is not there, goes, turns us away or talks nonsense: when the client tries again, and what it says."""
+"""A runtime that is missing, disconnects, rejects the plug-in or sends garbage: when the client retries and logs."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_a_socket_that_is_not_there_is_waited_for(tmp_path: Path, caplog: pytest
     assert caplog.text.count("No such file or directory") == 1
 
 
-def test_waits_before_a_runtime_that_turns_us_away_double_to_a_low_limit_and_are_jittered() -> None:
+def test_delays_between_rejections_double_to_a_low_limit_and_are_jittered() -> None:
     assert [delay(attempt, 0.0) for attempt in range(1, 5)] == [0.1, 0.2, 0.4, 0.8]
     assert delay(9, 0.0) == delay(10_000, 0.0) == 2.0
     assert delay(4, 1.0) == 0.4
 
 
-def test_a_runtime_that_comes_back_after_bad_connections_is_met_at_once(
+def test_a_runtime_that_comes_back_after_bad_connections_is_connected_at_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts_module, "_FIRST_DELAY", 3600.0)
@@ -61,7 +61,7 @@ def test_a_runtime_that_comes_back_after_bad_connections_is_met_at_once(
             eventually(lambda: bench.client.synchronized)
 
 
-def test_reasons_that_alternate_are_said_once_each_and_garbage_does_not_fill_the_log(
+def test_alternating_reasons_are_logged_once_each_and_garbage_does_not_fill_the_log(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -79,7 +79,7 @@ def test_reasons_that_alternate_are_said_once_each_and_garbage_does_not_fill_the
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["no-socket", "nobody-listens"])
-def test_a_runtime_that_stays_away_for_long_is_not_waited_for_longer(tmp_path: Path, *, left: bool) -> None:
+def test_delays_do_not_grow_while_a_runtime_is_away_for_long(tmp_path: Path, *, left: bool) -> None:
     path = tmp_path / "nri.sock"
     if left:
         with socket.socket(socket.AF_UNIX) as gone:

@@ -1,4 +1,4 @@
-"""The client's thread against a runtime on a real socket, with the real decisions behind it."""
+"""The client's thread against a runtime on a real socket, with the real decisions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_kubelet_is_asked_about_a_pod_that_is_not_on_record(bench: Bench) -> Non
         runtime.create(container("g", "p2", ENV), P2)
 
 
-def test_a_new_runtime_gets_a_changed_pool_out_of_turn(bench: Bench) -> None:
+def test_a_new_runtime_gets_a_changed_pool_in_an_unsolicited_update(bench: Bench) -> None:
     bench.client.start()
     runtime = bench.accept()
     runtime.handshake([P2], [container("s", "p2", cpus="0-7", state=nri.CONTAINER_RUNNING)], NEW)
@@ -98,7 +98,7 @@ def test_an_old_runtime_gets_updates_with_the_next_answer_and_the_lag_is_counted
     assert [name for name, _ in runtime.wire.received] == ["RegisterPlugin"]
 
 
-def test_lag_that_no_answer_mends_is_mended_by_one_reconnection(bench: Bench) -> None:
+def test_lag_that_no_answer_ends_is_ended_by_one_reconnection(bench: Bench) -> None:
     bench.client.start()
     runtime = bench.accept()
     listed = [container("s", "p2", cpus="0-7", state=nri.CONTAINER_RUNNING)]
@@ -181,7 +181,7 @@ def test_a_runtime_that_restarts_gets_everything_again(bench: Bench) -> None:
     assert updates_of(synced) == {"late": "0-1,4-7"}
 
 
-def test_a_runtime_that_refuses_the_plugin_is_left_and_tried_again(bench: Bench) -> None:
+def test_a_runtime_that_refuses_the_plugin_is_tried_again(bench: Bench) -> None:
     bench.client.start()
     first = bench.accept()
     first.wire.register_error = "invalid plugin index"
@@ -192,7 +192,9 @@ def test_a_runtime_that_refuses_the_plugin_is_left_and_tried_again(bench: Bench)
     eventually(lambda: bench.client.synchronized)
 
 
-def test_a_runtime_that_never_answers_is_left_and_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_that_never_answers_is_disconnected_and_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client_module, "_ANSWER_WITHIN", 0.05)
     bench.client.start()
     silent = bench.accept()
@@ -204,7 +206,7 @@ def test_a_runtime_that_never_answers_is_left_and_tried_again(bench: Bench, monk
     eventually(lambda: bench.client.synchronized)
 
 
-def test_a_runtime_that_hangs_over_an_update_is_left(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_that_hangs_in_an_update_is_disconnected(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_ANSWER_WITHIN", 0.05)
     bench.client.start()
     runtime = bench.accept()
@@ -217,7 +219,7 @@ def test_a_runtime_that_hangs_over_an_update_is_left(bench: Bench, monkeypatch: 
         runtime.pump()
 
 
-def test_truncation_is_said_and_heals(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_truncated_stream_is_logged_and_recovered_from(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     bench.client.start()
     runtime = bench.accept()
@@ -230,7 +232,7 @@ def test_truncation_is_said_and_heals(bench: Bench, caplog: pytest.LogCaptureFix
     assert "in the middle of a message" in caplog.text
 
 
-def test_an_unknown_nri_version_is_served_as_an_old_one(bench: Bench) -> None:
+def test_an_unknown_nri_version_is_treated_as_an_old_one(bench: Bench) -> None:
     bench.client.start()
     runtime = bench.accept()
     runtime.handshake([P2], [container("s", "p2", cpus="0-7", state=nri.CONTAINER_RUNNING)], "v9.next")
@@ -246,7 +248,7 @@ def test_stop_without_start_and_stop_twice_return_at_once(bench: Bench) -> None:
     assert not bench.client.synchronized
 
 
-def test_start_without_stop_does_not_keep_a_process(bench: Bench) -> None:
+def test_start_without_stop_does_not_keep_a_process_alive(bench: Bench) -> None:
     bench.client.start()
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "nri-dra.cpu"]
     assert thread.daemon

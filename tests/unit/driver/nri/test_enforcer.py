@@ -1,4 +1,4 @@
-"""What other threads see of enforcement while the runtime asks."""
+"""What other threads see of enforcement while the runtime sends requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER = Container("c2", "main", PodSandbox("s2", "p2", "default", "p2"), cpus=HE
 
 @dataclass
 class Node:
-    """A node service: what is on record."""
+    """A node service with the claims on record."""
 
     now: PinSnapshot = HELD
     answer: Mapping[str, KubeletPodClaims] | None = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Node:
 
 @dataclass
 class Kernel(HostRoot):
-    """The kernel's word on the CPUs of every cgroup."""
+    """The kernel's CPUs of every cgroup."""
 
     cpus: str
 
@@ -65,7 +65,7 @@ class Kernel(HostRoot):
 
 
 class Meanwhile(logging.Handler):
-    """Looks at something whenever a line is logged."""
+    """Runs a check whenever a line is logged."""
 
     def __init__(self, look: Callable[[], object]) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Meanwhile(logging.Handler):
         self.seen.append(self._look())
 
 
-def test_a_mask_that_changes_while_the_kernel_is_asked_is_no_drift() -> None:
+def test_a_mask_that_changes_while_the_kernel_is_read_is_no_drift() -> None:
     node = Node()
 
     class Slow(Kernel):
@@ -95,7 +95,7 @@ def test_a_mask_that_changes_while_the_kernel_is_asked_is_no_drift() -> None:
     assert told == []
 
 
-def test_a_container_that_was_seen_before_its_update_arrived_gets_the_next_one_all_the_same() -> None:
+def test_a_container_verified_before_its_update_arrived_still_gets_the_next_one() -> None:
     node, kernel, now = Node(), Kernel(str(HELD.shared)), [0.0]
     enforcer = Enforcer(node, kernel, clock=lambda: now[0])
     enforcer.synchronize((OTHER,))
@@ -103,14 +103,14 @@ def test_a_container_that_was_seen_before_its_update_arrived_gets_the_next_one_a
     assert [str(each.resources.cpus) for each in enforcer.stop(MINE)] == ["0-7"]
     now[0] = 11.0
     assert [str(drift.actual.cpus) for drift in enforcer.verify()] == [str(HELD.shared)]
-    # The runtime has taken that long, and carries the update out now.
+    # The runtime applies the update only now.
     kernel.cpus = "0-7"
     node.now = HELD
     (sent,) = enforcer.create(MINE)[1]
     assert (sent.container_id, sent.resources.cpus) == ("c2", HELD.shared)
 
 
-def test_a_container_whose_cgroup_the_runtime_has_yet_to_limit_is_no_drift() -> None:
+def test_a_cgroup_that_the_runtime_has_not_limited_yet_is_no_drift() -> None:
     class Unlimited(HostRoot):
         def read_bytes(self, path: str) -> bytes:
             del path
@@ -124,7 +124,7 @@ def test_a_container_whose_cgroup_the_runtime_has_yet_to_limit_is_no_drift() -> 
     assert [drift.actual.cpus for drift in enforcer.verify()] == [CPUSet(range(8))]
 
 
-def test_drift_that_no_reconnection_cures_is_left_alone_on_an_old_runtime_too() -> None:
+def test_drift_that_reconnections_do_not_end_is_given_up_on_an_old_runtime() -> None:
     class Elsewhere(HostRoot):
         def read_bytes(self, path: str) -> bytes:
             del path
@@ -147,7 +147,7 @@ def test_drift_that_no_reconnection_cures_is_left_alone_on_an_old_runtime_too() 
     assert [type(each) for each in told] == [DriftRepaired]
 
 
-def test_what_a_reconnection_is_to_mend_is_not_forgotten_while_the_runtime_takes_its_time() -> None:
+def test_drift_is_still_repaired_by_a_reconnection_that_the_runtime_delays() -> None:
     kernel = Kernel(str(HELD.shared))
     now = [0.0]
     enforcer = Enforcer(Node(), kernel, clock=lambda: now[0])
@@ -158,31 +158,31 @@ def test_what_a_reconnection_is_to_mend_is_not_forgotten_while_the_runtime_takes
     for now[0] in (0.0, 60.0):
         enforcer.unsolicited.updates()
     assert enforcer.unsolicited.reconnection_due()
-    enforcer.verify()  # a runtime waits with Synchronize until containers that are being stopped have stopped
+    enforcer.verify()  # a runtime delays Synchronize until containers that are being stopped have stopped
     (update,) = enforcer.synchronize((OTHER,))
     assert (update.container_id, update.resources.cpus) == ("c2", HELD.shared)
 
 
-def test_an_answer_for_a_claims_container_brings_the_masks_that_are_on_their_way() -> None:
+def test_an_answer_for_a_claims_container_repeats_pending_updates() -> None:
     node = Node(now=EMPTY)
     enforcer = Enforcer(node, HostRoot())
     enforcer.configured(RuntimePeer("containerd", "v2.4.0", "v0.12.1"))
     enforcer.synchronize((replace(OTHER, cpus=EMPTY.shared),))
     node.now = HELD
     assert [each.container_id for each in enforcer.unsolicited.updates()] == ["c2"]
-    # A container without a claim starts on none that is in the way.
+    # A container without a claim needs no other container to move first.
     assert enforcer.create(replace(MINE, id="c4", pod=OTHER.pod, name="side", env=()))[1] == ()
     (brought,) = enforcer.create(MINE)[1]
     assert (brought.container_id, brought.resources.cpus, brought.ignore_failure) == ("c2", HELD.shared, True)
-    # Once is enough: the runtime is done with an answer before it asks again.
+    # Once is enough: the runtime has applied an answer before it sends the next request.
     enforcer.removed(MINE)
     assert enforcer.create(replace(MINE, id="c5"))[1] == ()
-    # What it could not apply it gets with the next answer all the same.
+    # A failed update is repeated with the next answer.
     enforcer.unsolicited.answered("the runtime is busy")
     assert [each.container_id for each in enforcer.stop(MINE)] == ["c2"]
 
 
-def test_updates_that_were_carried_out_are_not_brought_again() -> None:
+def test_updates_that_were_applied_are_not_repeated() -> None:
     node = Node(now=EMPTY)
     enforcer = Enforcer(node, HostRoot())
     enforcer.configured(RuntimePeer("containerd", "v2.4.0", "v0.12.1"))
@@ -206,21 +206,21 @@ def test_the_claims_in_use_stay_known_while_the_runtime_lists_everything_again()
     assert meanwhile.seen == [{"a"}]
 
 
-def test_a_mask_that_the_runtime_stored_and_did_not_write_is_mended_with_the_answer_to_synchronize() -> None:
+def test_a_mask_that_the_runtime_stored_but_did_not_write_is_repaired_at_synchronize() -> None:
     told: list[Occurrence] = []
     kernel = Kernel("0-7")
     enforcer = Enforcer(Node(), kernel, notify=told.append)
     (update,) = enforcer.synchronize((OTHER,))
     assert (update.container_id, update.resources.cpus) == ("c2", HELD.shared)
     assert [type(each) for each in told] == [DriftRepaired]
-    # The runtime is killed once more before it writes; people know already.
+    # The runtime is killed once more before it writes; people have been notified already.
     assert [each.container_id for each in enforcer.synchronize((OTHER,))] == ["c2"]
     assert (len(told), enforcer.status().drifts) == (1, 1)
     kernel.cpus = str(HELD.shared)
     assert enforcer.synchronize((OTHER,)) == ()
 
 
-def test_a_mask_that_was_given_up_is_mended_once_with_every_connection_all_the_same() -> None:
+def test_a_mask_that_was_given_up_is_still_repaired_once_for_each_connection() -> None:
     now = [0.0]
     enforcer = Enforcer(Node(), Kernel("7"), clock=lambda: now[0])
     enforcer.configured(RuntimePeer("containerd", "v2.4.0", "v0.12.1"))
@@ -234,7 +234,7 @@ def test_a_mask_that_was_given_up_is_mended_once_with_every_connection_all_the_s
     assert enforcer.status().drifts == 1
 
 
-def test_a_mask_that_the_pool_has_grown_out_of_is_late_and_no_drift() -> None:
+def test_an_outdated_mask_of_the_shared_pool_is_late_and_no_drift() -> None:
     told: list[Occurrence] = []
     enforcer = Enforcer(Node(), Kernel("0-7"), notify=told.append)
     late = replace(OTHER, cpus=CPUSet(range(8)))
@@ -242,12 +242,12 @@ def test_a_mask_that_the_pool_has_grown_out_of_is_late_and_no_drift() -> None:
     assert told == []
 
 
-def test_what_the_kernel_does_not_say_is_as_the_runtime_says() -> None:
+def test_the_runtimes_mask_counts_if_the_kernel_does_not_show_one() -> None:
     enforcer = Enforcer(Node(), Kernel("0-7"))
     assert enforcer.synchronize((replace(OTHER, cgroup="/gone"), replace(OTHER, id="c3", started=False))) == ()
 
 
-def test_the_drivers_own_container_is_pinned_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_drivers_own_container_is_pinned_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     enforcer = Enforcer(Node(), Kernel("0-7"), own_pod="p2")
     own = replace(OTHER, cpus=CPUSet())
@@ -260,13 +260,13 @@ def test_the_drivers_own_container_is_pinned_without_a_word(caplog: pytest.LogCa
     assert enforcer.status().unpinned == 1
 
 
-def test_containers_that_came_while_the_memory_ledger_was_unread_are_asked_for_again_once_it_is_read() -> None:
+def test_containers_created_while_the_memory_ledger_was_unread_are_listed_again_later() -> None:
     unread = replace(HELD, memory_unread=Unread("the ledger of dra.memory is damaged"))
     node = Node(now=unread)
     enforcer = Enforcer(node, HostRoot())
     enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.1"))
     enforcer.synchronize((OTHER,))
-    # A new connection would bring nothing new: CPUs are read, and memory is as unread as before.
+    # A reconnection would change nothing: CPUs were read, and memory is still unread.
     assert (enforcer.is_certain(), enforcer.unsolicited.reconnection_due()) == (False, False)
     node.now = HELD
     assert enforcer.unsolicited.reconnection_due()
@@ -274,7 +274,7 @@ def test_containers_that_came_while_the_memory_ledger_was_unread_are_asked_for_a
     assert (enforcer.is_certain(), enforcer.unsolicited.reconnection_due()) == (True, False)
 
 
-def test_containers_that_came_while_no_ledger_was_read_are_asked_for_again_with_each_that_is() -> None:
+def test_containers_created_while_no_ledger_was_read_are_listed_again_for_each_ledger() -> None:
     damaged = Unread("it is damaged")
     none_read = replace(HELD, unread=damaged, memory_unread=damaged)
     node = Node(now=none_read)
@@ -291,12 +291,12 @@ STRANGER = replace(MINE, id="c3", pod=PodSandbox("s3", "p3", "default", "p3"), s
 GIVEN = {"p3": KubeletPodClaims({"main": ("dra.k8s.io/cpu=claim-a",)})}
 
 
-def test_kubelet_is_asked_again_about_a_container_that_it_was_silent_about() -> None:
+def test_kubelet_is_asked_again_if_it_did_not_answer_about_a_container() -> None:
     now = [0.0]
     node = Node(answer=None)
     enforcer = Enforcer(node, HostRoot(), clock=lambda: now[0])
     enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.1"))
-    # It may run anywhere, so it is kept from what others hold until it is clear what it has.
+    # It may run anywhere, so it gets no CPUs of other claims until its claims are known.
     (update,) = enforcer.synchronize((replace(STRANGER, cpus=CPUSet(range(8))),))
     assert update.resources.cpus == HELD.shared
     assert (enforcer.is_certain(), enforcer.unsolicited.reconnection_due()) == (False, False)
@@ -326,7 +326,7 @@ def test_kubelet_is_asked_again_about_a_pod_that_it_does_not_list_yet() -> None:
     assert (update.container_id, update.resources.cpus, enforcer.is_certain()) == ("c3", CLAIM.cpus, True)
 
 
-def test_a_no_of_kubelet_counts_and_is_asked_for_again() -> None:
+def test_kubelets_denial_counts_and_is_checked_again() -> None:
     now = [0.0]
     node = Node(answer={"p3": KubeletPodClaims({})})
     enforcer = Enforcer(node, HostRoot(), clock=lambda: now[0])
@@ -358,7 +358,7 @@ def test_a_container_on_held_cpus_stays_there_while_kubelet_is_silent() -> None:
     assert enforcer.is_certain()
 
 
-def test_a_runtime_that_takes_no_updates_gets_the_mask_with_its_next_call() -> None:
+def test_a_runtime_without_unsolicited_updates_gets_the_mask_with_its_next_call() -> None:
     now = [0.0]
     node = Node(answer=None)
     enforcer = Enforcer(node, HostRoot(), clock=lambda: now[0])

@@ -1,4 +1,4 @@
-"""The captured frames of four NRI versions, reproduced byte for byte."""
+"""Captured frames of four NRI versions, reproduced byte for byte."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def frames(version: str) -> list[dict[str, Any]]:
 
 
 def before_the_unknown_method(version: str) -> list[dict[str, Any]]:
-    """The capture ends with a call that no plug-in of ours would make."""
+    """Everything before the last call of the capture, which our plug-in never makes."""
     rows = VECTORS[version]
     end = next(index for index, row in enumerate(rows) if row.get("note") == "unknown method")
     return [row for row in rows[:end] if "dir" in row]
@@ -46,7 +46,7 @@ def cpus(text: str) -> Resources:
 
 
 def answer(session: Session, event: NRIEvent) -> None:
-    """What the plug-in of the capture answered."""
+    """The answer of the plug-in in the capture."""
     match event:
         case SynchronizeRequest():
             session.synchronize(event)
@@ -90,7 +90,7 @@ def test_a_session_sends_the_frames_that_were_captured(version: str) -> None:
 
 
 def _unsolicited(row: dict[str, Any]) -> tuple[ContainerUpdate, ...]:
-    """The two UpdateContainers of the capture: one for container x, one without CPUs for container fail."""
+    """The capture's two UpdateContainers: one for container x, one without CPUs for container fail."""
     length = struct.unpack(">I", bytes.fromhex(row["frame_hex"])[8:12])[0]
     return (ContainerUpdate("x", cpus("0-1")),) if length == 0x42 else (ContainerUpdate("fail", Resources()),)
 
@@ -142,7 +142,7 @@ def test_the_runtime_is_recognized_with_its_nri_version() -> None:
     }
 
 
-def test_header_and_payload_travel_as_two_frames() -> None:
+def test_header_and_payload_are_sent_as_two_frames() -> None:
     message = ttrpc.Message(3, ttrpc.MessageType.RESPONSE, 0, b"x" * 10_000)
     chunks = Demultiplexer().receive_data(ttrpc.encode_message(PLUGIN_CONNECTION, message))
     assert [len(chunk.data) for chunk in chunks] == [10, 10_000]
@@ -150,6 +150,6 @@ def test_header_and_payload_travel_as_two_frames() -> None:
     assert empty.hex() == "000000010000000a" + "00000000000000030200"
 
 
-def test_frames_of_other_connections_and_empty_frames_are_passed_over() -> None:
+def test_frames_of_other_connections_and_empty_frames_are_ignored() -> None:
     data = frame(7, b"not ours") + frame(1, b"") + frame(0, b"reserved") + frame(2, b"ours")
     assert Demultiplexer().receive_data(data) == [Chunk(2, b"ours")]

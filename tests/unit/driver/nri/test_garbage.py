@@ -1,4 +1,4 @@
-"""Bytes that are not NRI: each kind is said in one line, none with a traceback, and the next connection is served."""
+"""Bytes that are not NRI: each kind is logged in one line without a traceback, and the next connection is served."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def noise(seed: int) -> bytes:
 
 
 def a_stream(seed: int) -> bytes:
-    """Noise in frames, so that ttrpc meets it."""
+    """Noise in valid frames, so that ttrpc receives it."""
     return frame(PLUGIN_CONNECTION, noise(seed)) + frame(RUNTIME_CONNECTION, noise(seed + 1))
 
 
 def an_answer(seed: int) -> bytes:
-    """An answer to the plug-in's own call that does not decode."""
+    """An answer to the plug-in's own call that cannot be decoded."""
     return ttrpc.encode_message(RUNTIME_CONNECTION, ttrpc.Message(1, ttrpc.MessageType.RESPONSE, 0, noise(seed)[:64]))
 
 
@@ -39,7 +39,7 @@ def a_long_frame(seed: int) -> bytes:
 
 
 @pytest.mark.parametrize("garbage", [noise, a_stream, an_answer, a_long_frame], ids=lambda each: each.__name__)
-def test_a_connection_of_garbage_is_said_in_one_line_and_the_next_is_served(
+def test_a_connection_with_garbage_is_logged_in_one_line_and_the_next_is_served(
     bench: Bench, garbage: Callable[[int], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.node.now = HELD
@@ -51,14 +51,14 @@ def test_a_connection_of_garbage_is_said_in_one_line_and_the_next_is_served(
     eventually(lambda: bench.client.synchronized)
     said = [record for record in caplog.records if record.levelno >= logging.INFO and "trying again" in record.message]
     assert 1 <= len(said) <= _ATTEMPTS
-    # It is recognized as garbage at once, not given up because nothing sensible came for a while.
+    # It is recognized as garbage at once, rather than given up after a time without anything useful.
     assert not [record.message for record in said if "has not answered" in record.message]
     assert not [record.message for record in caplog.records if record.exc_info or "\n" in record.message]
 
 
 @dataclass
 class Raw:
-    """A message of these bytes."""
+    """A message with these bytes."""
 
     data: bytes
 
@@ -69,7 +69,7 @@ class Raw:
 @pytest.mark.parametrize(
     "method", ["Configure", "Synchronize", "CreateContainer", "UpdateContainer", "StopContainer", "StateChange", "No"]
 )
-def test_a_call_of_garbage_is_refused_without_a_traceback_and_the_connection_goes_on(
+def test_a_call_with_garbage_is_refused_without_a_traceback_on_the_same_connection(
     bench: Bench, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.node.now = HELD

@@ -1,4 +1,4 @@
-"""Limits of huge pages between the runtime's messages, the kernel's files and people."""
+"""Limits of huge pages in the runtime's messages, in the kernel's files and in reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOLDER = "kubepods/pod1/c1"
 LIMITED = Resources(CPUSet((1,)), CPUSet((0,)), hugepages=((HUGE, 8 * MIB), (GIANT, 0)))
 
 
-def test_a_new_container_gets_limits_in_the_runtimes_words() -> None:
+def test_a_new_container_gets_limits_in_the_runtimes_message() -> None:
     made = adjustment_to(LIMITED)
     assert made is not None
     limits = [(each.page_size, each.limit) for each in made.linux.resources.hugepage_limits]
@@ -33,7 +33,7 @@ def test_a_new_container_gets_limits_in_the_runtimes_words() -> None:
     assert dict(made.linux.resources.unified) == {}
 
 
-def test_a_new_container_is_limited_in_what_is_promised_too_with_cgroup_v2() -> None:
+def test_with_cgroup_v2_a_new_container_also_gets_a_limit_on_reservations() -> None:
     made = adjustment_to(replace(LIMITED, unified=True))
     assert made is not None
     assert len(made.linux.resources.hugepage_limits) == 2
@@ -42,7 +42,7 @@ def test_a_new_container_is_limited_in_what_is_promised_too_with_cgroup_v2() -> 
 
 
 @pytest.mark.parametrize("unified", [False, True])
-def test_an_existing_container_gets_them_as_files_with_cgroup_v2_alone(unified: bool) -> None:  # noqa: FBT001 - a parameter
+def test_an_existing_container_gets_limits_as_files_only_with_cgroup_v2(unified: bool) -> None:  # noqa: FBT001 - a parameter
     (update,) = updates_to([ContainerUpdate("c1", replace(LIMITED, unified=unified))])
     expected = {
         "hugetlb.2MB.max": "8388608",
@@ -53,7 +53,7 @@ def test_an_existing_container_gets_them_as_files_with_cgroup_v2_alone(unified: 
     assert dict(update.linux.resources.unified) == (expected if unified else {})
 
 
-def test_limits_of_a_message_are_read_and_what_is_none_is_left_out() -> None:
+def test_limits_in_a_message_are_read_and_invalid_ones_are_left_out() -> None:
     limits = [("1GB", 0), ("2MB", 5), ("huge", 7), ("64KB", (1 << 64) - 1)]
     message = nri.LinuxResources(
         hugepage_limits=[nri.HugepageLimit(page_size=size, limit=limit) for size, limit in limits]
@@ -73,20 +73,20 @@ def test_limits_of_a_message_are_read_and_what_is_none_is_left_out() -> None:
         (f"sys/fs/cgroup/{FOLDER}/cpuset.cpus", "0\n", None),
     ],
 )
-def test_the_kernels_limit_is_read_in_either_version_of_cgroups(path: str, text: str, limit: int | None) -> None:
+def test_the_kernels_limit_is_read_in_both_cgroup_versions(path: str, text: str, limit: int | None) -> None:
     cgroups = Cgroups(machine({path: text}))
     assert cgroups.page_limit(FOLDER, HUGE) == limit
     assert cgroups.page_limit("", HUGE) is None
 
 
 @pytest.mark.parametrize("name", ["cpuset.mems.effective", "cpuset.effective_mems"])
-def test_the_kernels_nodes_are_read_in_either_version_of_cgroups(name: str) -> None:
+def test_the_kernels_numa_nodes_are_read_in_both_cgroup_versions(name: str) -> None:
     assert Cgroups(machine({f"sys/fs/cgroup/{FOLDER}/{name}": "0-1\n"})).effective_nodes(FOLDER) == CPUSet((0, 1))
     assert Cgroups(machine({f"sys/fs/cgroup/{FOLDER}/{name}": "x\n"})).effective_nodes(FOLDER) is None
 
 
 class World:
-    """A container with 8 MiB of huge pages by its claim, and what the kernel says of it and of its pod."""
+    """A container whose claim gives it 8 MiB of huge pages, and the kernel's files of it and of its pod."""
 
     def __init__(self, own: str, of_pod: str) -> None:
         part = Part(0, nodes=CPUSet((0,)), binds=True, hugepages=((HUGE, 8 * MIB),))
@@ -107,14 +107,14 @@ class World:
         return [str(each) for each in self.verifier.check(lambda: self.containers, self.snapshot, ())]
 
 
-def test_a_limit_that_is_lost_is_a_drift() -> None:
+def test_a_lost_limit_is_drift() -> None:
     assert World("8388608", "max").check() == []
     assert World("0", "max").check() == [
         'container "main" of pod default/p1 may have 0 in pages of 2MB, but should have 8Mi'
     ]
 
 
-def test_a_pod_whose_own_limit_is_too_small_is_said_once() -> None:
+def test_a_pod_whose_own_limit_is_too_small_is_reported_once() -> None:
     world = World("8388608", "2097152")
     world.check()
     world.check()

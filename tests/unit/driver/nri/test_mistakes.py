@@ -1,4 +1,4 @@
-"""Mistakes of ours behind the client: each is said once, costs one call at most, and is tried again."""
+"""Bugs of ours behind the client: each is logged once, fails one call at most, and is retried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fakes.waiting import eventually
 
 
 class Handler:
-    """The enforcer, or what it does unasked, with some of its attributes replaced."""
+    """The enforcer, or its unsolicited work, with some of its attributes replaced."""
 
     def __init__(self, handler: Enforcer | Unsolicited, instead: Mapping[str, object]) -> None:
         self._handler = handler
@@ -43,7 +43,7 @@ def test_a_failing_handler_is_answered_with_an_error_and_the_thread_lives(bench:
     assert runtime.create(container("g", "p1"), P1).adjust.linux.resources.cpu.cpus == "0-7"
 
 
-def test_a_container_starts_in_spite_of_a_mistake(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_container_starts_in_spite_of_a_bug(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.client.start()
     runtime = bench.accept()
     runtime.handshake()
@@ -60,7 +60,7 @@ def test_a_container_starts_in_spite_of_a_mistake(bench: Bench, caplog: pytest.L
 
 
 class Broken:
-    """A handler's method that fails until it is mended."""
+    """A handler's method that fails until it is repaired."""
 
     def __init__(self, works: Callable[..., object], error: Exception) -> None:
         self.error: Exception | None = error
@@ -79,7 +79,7 @@ MISTAKES = pytest.mark.parametrize("error", [ZeroDivisionError("a mistake"), Led
 
 @MISTAKES
 @pytest.mark.parametrize("method", ["updates", "reconnection_due"])
-def test_a_mistake_in_what_is_due_unasked_is_said_once_and_tried_again(
+def test_a_bug_in_unsolicited_work_is_logged_once_and_retried(
     bench: Bench, caplog: pytest.LogCaptureFixture, method: str, error: Exception
 ) -> None:
     broken = Broken(getattr(bench.enforcer.unsolicited, method), error)
@@ -100,9 +100,7 @@ def test_a_mistake_in_what_is_due_unasked_is_said_once_and_tried_again(
 
 @MISTAKES
 @pytest.mark.parametrize("method", ["configured", "started", "removed", "pod_gone", "answered"])
-def test_what_could_not_be_taken_in_is_sent_again_on_a_new_connection_once_decisions_succeed(
-    bench: Bench, method: str, error: Exception
-) -> None:
+def test_the_runtime_is_reconnected_once_decisions_succeed_again(bench: Bench, method: str, error: Exception) -> None:
     unsolicited = bench.enforcer.unsolicited
     broken = Broken(getattr(unsolicited if method == "answered" else bench.enforcer, method), error)
     ticks = Broken(unsolicited.updates, error)
@@ -120,7 +118,7 @@ def test_what_could_not_be_taken_in_is_sent_again_on_a_new_connection_once_decis
         bench.client.notify()
     else:
         runtime.notify_all(container("s", "p2"), P2)
-        # The connection is kept as long as a new one would not get further: it refuses what it cannot decide.
+        # The connection is kept while a new one would get no further: it refuses what it cannot decide.
         calls = ticks.calls
         eventually(lambda: ticks.calls > calls + 2)
         assert bench.client.synchronized
@@ -134,7 +132,7 @@ def test_what_could_not_be_taken_in_is_sent_again_on_a_new_connection_once_decis
 
 
 @MISTAKES
-def test_a_mistake_at_the_end_of_a_connection_does_not_keep_from_the_next(bench: Bench, error: Exception) -> None:
+def test_a_bug_at_the_end_of_a_connection_does_not_prevent_the_next(bench: Bench, error: Exception) -> None:
     broken = Broken(bench.enforcer.disconnected, error)
     bench.client._enforcer = Handler(bench.enforcer, {"disconnected": broken})  # type: ignore[assignment]
     bench.client.start()
@@ -146,7 +144,7 @@ def test_a_mistake_at_the_end_of_a_connection_does_not_keep_from_the_next(bench:
     assert broken.calls == 1
 
 
-def test_an_observer_that_fails_costs_nothing(bench: Bench) -> None:
+def test_a_failing_observer_fails_no_call(bench: Bench) -> None:
     broken = Broken(lambda _method, _seconds: None, ZeroDivisionError("a mistake"))
     bench.client._answered = broken  # type: ignore[assignment]
     bench.client.start()
@@ -156,7 +154,7 @@ def test_an_observer_that_fails_costs_nothing(bench: Bench) -> None:
     assert (broken.calls, bench.enforcer.status().connections) == (2, 1)
 
 
-def test_a_synchronization_that_failed_is_tried_again_on_a_new_connection(bench: Bench) -> None:
+def test_a_failed_synchronization_is_retried_on_a_new_connection(bench: Bench) -> None:
     def broken() -> PinSnapshot:
         raise ZeroDivisionError("a mistake of ours")
 
@@ -165,6 +163,6 @@ def test_a_synchronization_that_failed_is_tried_again_on_a_new_connection(bench:
     with pytest.raises(CallFailedError, match="a mistake of ours"):
         bench.accept().handshake()
     del bench.node.snapshot
-    # An old runtime leaves the first connection open, and is silent on it from then on.
+    # An old runtime leaves the first connection open, but sends nothing on it any more.
     bench.accept().handshake()
     eventually(lambda: bench.client.synchronized)

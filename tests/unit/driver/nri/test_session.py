@@ -69,7 +69,7 @@ def test_configure_is_answered_before_the_runtime_has_answered_the_registration(
     assert pair.session.registered
 
 
-def test_the_events_are_ones_that_every_runtime_knows_and_never_none() -> None:
+def test_the_subscribed_events_are_known_to_every_runtime_and_never_empty() -> None:
     assert EVENTS
     assert EVENTS & ~0x7FF == 0
     assert EVENTS & (1 << nri.CREATE_CONTAINER - 1)
@@ -86,13 +86,13 @@ def test_a_refused_registration_is_reported_with_the_reason_of_the_runtime() -> 
 @pytest.mark.parametrize(
     ("name", "index"), [("", "10"), ("foo,bar", "10"), ("a", ""), ("a", "1"), ("a", "5a"), ("a", "100")]
 )
-def test_a_name_or_index_that_no_runtime_takes_is_refused(name: str, index: str) -> None:
+def test_a_name_or_index_that_no_runtime_accepts_is_refused(name: str, index: str) -> None:
     with pytest.raises(ValueError, match="NRI plug-in"):
         Session(name, index)
 
 
 @pytest.mark.parametrize(("name", "index"), [("abcd-0123+EFGH_4567.ijkl", "05"), ("dra.cpu", "00"), ("a", "99")])
-def test_names_and_indexes_that_runtimes_take_are_taken(name: str, index: str) -> None:
+def test_names_and_indexes_that_runtimes_accept_are_accepted(name: str, index: str) -> None:
     session = Session(name, index)
     session.register()
     assert name.encode() in session.data_to_send()
@@ -150,7 +150,7 @@ EVENT_STYLES = [
 
 
 @pytest.mark.parametrize(("number", "method", "body", "kind"), EVENT_STYLES)
-def test_both_styles_of_an_event_mean_the_same_and_are_answered(
+def test_both_styles_of_an_event_are_equivalent_and_answered(
     number: nri.Event, method: str, body: Any, kind: type
 ) -> None:
     pair = Pair()
@@ -187,11 +187,11 @@ def test_a_start_waits_for_its_answer_in_both_styles(method: str, body: Any) -> 
 
 
 @pytest.mark.parametrize("method", ["RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox", "PostCreateContainer"])
-def test_events_without_interest_are_answered_all_the_same(method: str) -> None:
+def test_events_that_do_not_matter_are_answered_too(method: str) -> None:
     assert Pair().answer_to(method, nri.PodEvent(pod=POD)) == ttrpc.Response()
 
 
-def test_an_event_number_that_nobody_knows_is_answered_all_the_same() -> None:
+def test_an_unknown_event_number_is_answered_too() -> None:
     data = nri.StateChangeEvent(pod=POD).SerializeToString() + b"\x08\x63"
     assert Pair().answer_to("StateChange", nri.StateChangeEvent.FromString(data)) == ttrpc.Response()
 
@@ -226,7 +226,7 @@ def test_an_unknown_service_is_unimplemented() -> None:
         ),
     ],
 )
-def test_what_does_not_decode_is_answered_as_an_invalid_argument(data: bytes, text: str) -> None:
+def test_a_call_that_cannot_be_decoded_is_an_invalid_argument(data: bytes, text: str) -> None:
     session, wire = Session("pin", "10"), Wire()
     message = ttrpc.Message(1, ttrpc.MessageType.REQUEST, 0, data)
     assert session.receive_data(go_frames(PLUGIN_CONNECTION, message)) == []
@@ -235,7 +235,7 @@ def test_what_does_not_decode_is_answered_as_an_invalid_argument(data: bytes, te
 
 
 @pytest.mark.parametrize("stream", [2, 1])
-def test_a_stream_id_that_is_even_or_does_not_grow_is_answered_with_status_3(stream: int) -> None:
+def test_an_even_or_repeated_stream_id_is_answered_with_status_3(stream: int) -> None:
     pair = Pair()
     pair.call("Shutdown", nri.Empty())
     call = ttrpc.Call("nri.pkg.api.v1alpha1.Plugin", "Shutdown", b"")
@@ -244,7 +244,7 @@ def test_a_stream_id_that_is_even_or_does_not_grow_is_answered_with_status_3(str
     assert pair.wire.answers[stream].code == 3
 
 
-def test_an_adjustment_says_cpus_memory_nodes_and_that_the_quota_is_lifted() -> None:
+def test_an_adjustment_has_cpus_memory_nodes_and_a_lifted_quota() -> None:
     pair = Pair()
     (event,), stream = pair.call("CreateContainer", nri.CreateContainerRequest(pod=POD, container=CONTAINER))
     assert isinstance(event, CreateRequest)
@@ -256,7 +256,7 @@ def test_an_adjustment_says_cpus_memory_nodes_and_that_the_quota_is_lifted() -> 
     assert not cpu.HasField("shares")
 
 
-def test_an_adjustment_of_nothing_is_left_out() -> None:
+def test_an_empty_adjustment_is_left_out() -> None:
     pair = Pair()
     (event,), stream = pair.call("CreateContainer", nri.CreateContainerRequest(pod=POD, container=CONTAINER))
     assert isinstance(event, CreateRequest)
@@ -265,7 +265,7 @@ def test_an_adjustment_of_nothing_is_left_out() -> None:
     assert pair.wire.answers[stream].payload == b""
 
 
-def test_a_request_is_answered_once() -> None:
+def test_a_request_can_be_answered_only_once() -> None:
     pair = Pair()
     (event,), _ = pair.call("CreateContainer", nri.CreateContainerRequest(pod=POD, container=CONTAINER))
     assert isinstance(event, CreateRequest)
@@ -274,10 +274,10 @@ def test_a_request_is_answered_once() -> None:
         pair.session.adjust(event, cpus("1"))
 
 
-def test_requested_cpusets_and_quota_are_read_and_an_unreadable_one_is_none() -> None:
+def test_requested_cpusets_and_quota_are_read_and_invalid_ones_are_ignored() -> None:
     pair = Pair()
     body = nri.UpdateContainerRequest(pod=POD, container=CONTAINER)
-    # In whatever form a list is written, it is the same nodes.
+    # The nodes are the same in whatever form a list is written.
     body.linux_resources.cpu.cpus, body.linux_resources.cpu.mems = "0-3", "1,0"
     body.linux_resources.cpu.quota.value = 50_000
     (event,), _ = pair.call("UpdateContainer", body)
@@ -290,7 +290,7 @@ def test_requested_cpusets_and_quota_are_read_and_an_unreadable_one_is_none() ->
     assert event.requested == Resources()
 
 
-def test_an_answer_of_more_than_4_mib_becomes_an_error_that_says_so() -> None:
+def test_an_answer_of_more_than_4_mib_becomes_an_error() -> None:
     pair = Pair()
     (event,), stream = pair.call("Synchronize", nri.SynchronizeRequest())
     assert isinstance(event, SynchronizeRequest)
@@ -311,7 +311,7 @@ def test_unsolicited_updates_go_one_at_a_time() -> None:
     assert pair.flush() == [UpdatesAnswered("NRI update of some containers failed")]
 
 
-def test_answers_to_calls_that_nobody_made_are_ignored() -> None:
+def test_answers_to_unknown_calls_are_ignored() -> None:
     session = Session("pin", "10")
     session.register()
     assert session.receive_data(go_frames(RUNTIME_CONNECTION, ttrpc.response(99, ttrpc.Response()))) == []
@@ -337,7 +337,7 @@ def test_messages_of_another_type_on_the_plugin_service_are_ignored(kind: int) -
     assert session.data_to_send() == b""
 
 
-def test_streamed_data_where_an_answer_is_due_is_a_protocol_error() -> None:
+def test_streamed_data_instead_of_an_answer_is_a_protocol_error() -> None:
     session = Session("pin", "10")
     session.register()
     with pytest.raises(ProtocolError, match="where one answer is due"):

@@ -1,4 +1,4 @@
-"""A container has ended if its processes were seen and are gone; one that was never seen runs."""
+"""A container has ended if its processes were seen and are gone; one that was never seen counts as running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = "kubepods/pod1"
 
 
 class Kernel:
-    """The cgroup v2 of the bench's machine."""
+    """The cgroup v2 files of the bench's machine."""
 
     def __init__(self, bench: Bench) -> None:
         self.top = bench.path.parent / "sys/fs/cgroup"
@@ -64,7 +64,7 @@ def started(runtime: FakeRuntime, name: str) -> None:
     report(runtime, nri.POST_START_CONTAINER, name, nri.CONTAINER_RUNNING)
 
 
-def test_a_container_that_was_seen_and_has_no_process_any_more_leaves_its_claim(
+def test_a_seen_container_without_processes_no_longer_uses_its_claim(
     runtime: FakeRuntime, kernel: Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert create(runtime, "first") == "2-3"
@@ -77,7 +77,7 @@ def test_a_container_that_was_seen_and_has_no_process_any_more_leaves_its_claim(
     assert not [message for message in caplog.messages if "cannot be verified" in message]
 
 
-def test_one_that_ends_before_it_is_said_to_run_was_seen_before_it_started(
+def test_a_container_that_ends_before_its_start_event_was_seen_before(
     runtime: FakeRuntime, kernel: Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert create(runtime, "first") == "2-3"
@@ -90,17 +90,17 @@ def test_one_that_ends_before_it_is_said_to_run_was_seen_before_it_started(
 
 
 def nothing(kernel: Kernel) -> None:
-    """A virtual machine: the container's cgroup does not exist on the host."""
+    """A virtual machine: the host has no cgroup for the container."""
     del kernel
 
 
 def an_empty_cgroup(kernel: Kernel) -> None:
-    """A kernel of its own: its processes are in the sandbox's cgroup."""
+    """A sandboxed kernel: the processes are in the sandbox's cgroup."""
     kernel.run("first", populated=0)
 
 
 @pytest.mark.parametrize("shown", [nothing, an_empty_cgroup], ids=lambda each: each.__name__)
-def test_one_that_this_host_never_shows_keeps_its_claim_until_the_runtime_says_that_it_has_ended(
+def test_a_container_that_this_host_never_shows_keeps_its_claim_until_it_is_stopped(
     runtime: FakeRuntime, kernel: Kernel, shown: Callable[[Kernel], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert create(runtime, "first") == "2-3"
@@ -117,7 +117,7 @@ def test_one_that_this_host_never_shows_keeps_its_claim_until_the_runtime_says_t
     assert create(runtime, "second") == "2-3"
 
 
-def test_one_that_runs_when_the_runtime_is_met_is_looked_at_then(bench: Bench, kernel: Kernel) -> None:
+def test_a_container_that_runs_at_synchronize_is_seen_then(bench: Bench, kernel: Kernel) -> None:
     bench.node.now = HELD
     kernel.run("first")
     bench.client.start()

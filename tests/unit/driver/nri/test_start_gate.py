@@ -1,4 +1,4 @@
-"""A container starts once the kernel says that it shares no CPU of a claim, and in any case after a minute."""
+"""A container starts once the kernel shows that it shares no CPU of a claim, and in any case after a minute."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHER = made("other")
 
 @dataclass
 class Kernel(HostRoot):
-    """The CPUs of cgroups by their names; those in `empty` have no processes."""
+    """The CPUs of cgroups by name; those in `empty` have no processes."""
 
     cpus: dict[str, str] = field(default_factory=dict)
     empty: Collection[str] = ()
@@ -58,7 +58,7 @@ class Kernel(HostRoot):
 
 @dataclass
 class Bench:
-    """A node where a claim came after another container."""
+    """A node on which a claim came after another container."""
 
     kernel: Kernel = field(default_factory=Kernel)
     now: float = 0.0
@@ -78,7 +78,7 @@ class Bench:
         return {each.uid: KubeletPodClaims({}) for each in pods}
 
     def run(self, container: Container, cpus: str) -> None:
-        """Make and start a container."""
+        """Create and start a container."""
         resources, _ = self.enforcer.create(container)
         self.kernel.cpus[container.cgroup.strip("/")] = cpus or str(resources.cpus)
         self.enforcer.starting(container)
@@ -96,7 +96,7 @@ def bench() -> Bench:
     return bench
 
 
-def test_it_starts_when_the_others_have_left(bench: Bench) -> None:
+def test_a_container_starts_when_the_others_have_left(bench: Bench) -> None:
     (update,) = bench.enforcer.create(MINE)[1]
     bench.kernel.cpus["other"] = str(update.resources.cpus)
     bench.kernel.cpus["p1"] = "2-3"
@@ -104,15 +104,15 @@ def test_it_starts_when_the_others_have_left(bench: Bench) -> None:
     assert bench.enforcer.status().refused == 0
 
 
-def test_it_does_not_start_beside_one_whose_update_was_lost_and_which_gets_it_again(bench: Bench) -> None:
+def test_a_container_does_not_start_beside_one_whose_update_was_lost(bench: Bench) -> None:
     assert len(bench.enforcer.create(MINE)[1]) == 1
     with pytest.raises(RefusedError, match='container "other" of pod default/other is on CPUs 0-7, but claim'):
         bench.enforcer.starting(MINE)
     assert bench.enforcer.status().refused == 1
-    # The runtime takes down what did not start, and kubelet has it made again.
+    # The runtime removes a container that did not start, and kubelet creates it again.
     again = replace(MINE, id="again", cgroup="/again")
     for answer in (bench.enforcer.stop(MINE), bench.enforcer.create(again)[1]):
-        # The runtime may have failed to move it once more.
+        # The runtime may have failed to move the other one again.
         (update,) = answer
         assert (update.container_id, update.resources.cpus) == (OTHER.id, HELD.shared)
     bench.kernel.cpus |= {"other": str(HELD.shared), "again": "2-3"}
@@ -121,7 +121,7 @@ def test_it_does_not_start_beside_one_whose_update_was_lost_and_which_gets_it_ag
     assert bench.enforcer.create(made("next"))[1] == ()
 
 
-def test_an_old_update_in_doubt_is_sent_again_out_of_turn(bench: Bench) -> None:
+def test_an_old_unconfirmed_update_is_sent_again_unsolicited(bench: Bench) -> None:
     bench.enforcer.configured(RuntimePeer("containerd", "v2.4.2", "v0.12.1"))
     bench.enforcer.create(MINE)
     assert bench.enforcer.unsolicited.updates() == ()
@@ -131,7 +131,7 @@ def test_an_old_update_in_doubt_is_sent_again_out_of_turn(bench: Bench) -> None:
     assert update.container_id == OTHER.id
 
 
-def test_it_starts_all_the_same_beside_one_that_nothing_moves_for_a_minute(
+def test_a_container_starts_after_a_minute_beside_one_that_does_not_move(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = []
@@ -152,7 +152,7 @@ def test_it_starts_all_the_same_beside_one_that_nothing_moves_for_a_minute(
     assert 'container "other"' in line
 
 
-def test_a_minute_counts_from_when_it_was_in_the_way_again(bench: Bench) -> None:
+def test_the_minute_starts_again_for_each_time_in_the_way(bench: Bench) -> None:
     for beginning in (0.0, 2 * START_DELAY_SECONDS):
         bench.now = beginning
         bench.kernel.cpus["other"] = "0-7"
@@ -165,7 +165,7 @@ def test_a_minute_counts_from_when_it_was_in_the_way_again(bench: Bench) -> None
         bench.enforcer.stop(MINE)
 
 
-def test_one_that_was_made_before_the_claim_and_starts_after_it_is_made_again(bench: Bench) -> None:
+def test_a_container_created_before_a_claim_and_started_after_it_is_refused(bench: Bench) -> None:
     bench.on_record = EMPTY
     late = made("late")
     assert bench.enforcer.create(late)[0].cpus == CPUSet(range(8))
@@ -174,14 +174,14 @@ def test_one_that_was_made_before_the_claim_and_starts_after_it_is_made_again(be
     bench.enforcer.create(MINE)
     bench.kernel.cpus["other"] = str(HELD.shared)
     bench.kernel.cpus["p1"] = "2-3"
-    # The runtime changes what the container will be made of, which it was already.
+    # The runtime changes only its configuration, from which the container was created already.
     bench.enforcer.starting(MINE)
     bench.enforcer.started(MINE)
     with pytest.raises(RefusedError, match="kubelet will create it again, on other CPUs"):
         bench.enforcer.starting(late)
 
 
-def test_one_that_starts_with_an_update_under_way_is_in_doubt(bench: Bench) -> None:
+def test_a_container_that_starts_during_an_update_is_unconfirmed(bench: Bench) -> None:
     bench.on_record = EMPTY
     late = made("late")
     bench.enforcer.create(late)
@@ -192,13 +192,13 @@ def test_one_that_starts_with_an_update_under_way_is_in_doubt(bench: Bench) -> N
     assert not bench.enforcer.started(OTHER)
 
 
-def test_one_that_has_ended_is_not_in_the_way(bench: Bench) -> None:
+def test_an_ended_container_is_not_in_the_way(bench: Bench) -> None:
     bench.kernel.empty = ("other",)
     bench.enforcer.create(MINE)
     bench.enforcer.starting(MINE)
 
 
-def test_a_waiting_instance_keeps_its_word_to_itself() -> None:
+def test_a_standby_instance_refuses_no_start() -> None:
     class Waiting:
         active = speaks = False
 
@@ -220,7 +220,7 @@ def test_a_waiting_instance_keeps_its_word_to_itself() -> None:
     bench.enforcer.starting(MINE)
 
 
-def test_what_was_sent_counts_as_carried_out_once_the_runtime_calls_again(bench: Bench) -> None:
+def test_updates_count_as_applied_once_the_runtime_calls_again(bench: Bench) -> None:
     bench.enforcer.create(MINE)
     assert bench.enforcer.verify() == ()
     bench.kernel.cpus["p1"] = "2-3"

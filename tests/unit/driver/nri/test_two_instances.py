@@ -1,4 +1,4 @@
-"""Enforcement by one of two instances: the one that is silent knows enough to go on where the other leaves off."""
+"""Enforcement by one of two instances: the silent one knows enough to take over at any time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Node:
 
 @dataclass
 class Word:
-    """Says whose turn it is."""
+    """Decides whose turn it is."""
 
     active: bool = False
     stands_in: bool = False
@@ -89,9 +89,7 @@ def enforcer(node: Node, word: Word) -> Enforcer:
     return enforcer
 
 
-def test_the_silent_one_adjusts_nothing_refuses_nothing_and_says_nothing_unasked(
-    enforcer: Enforcer, node: Node
-) -> None:
+def test_the_silent_instance_adjusts_refuses_and_sends_nothing(enforcer: Enforcer, node: Node) -> None:
     assert enforcer.synchronize((OTHER,)) == ()
     node.now = HELD
     assert enforcer.create(MINE) == (Resources(), ())
@@ -102,7 +100,7 @@ def test_the_silent_one_adjusts_nothing_refuses_nothing_and_says_nothing_unasked
     assert not enforcer.unsolicited.reconnection_due()
 
 
-def test_the_silent_one_leaves_it_to_the_other_one_to_count_and_to_notify(node: Node, word: Word) -> None:
+def test_the_silent_instance_neither_counts_nor_notifies(node: Node, word: Word) -> None:
     told: list[Occurrence] = []
     enforcer = Enforcer(node, open_machine("sockets=1,cores=8"), notify=told.append, instance=word)
     node.now = HELD
@@ -116,7 +114,7 @@ def test_the_silent_one_leaves_it_to_the_other_one_to_count_and_to_notify(node: 
     assert (enforcer.status().unpinned, enforcer.status().updates) == (2, 2)
 
 
-def test_what_it_left_unsaid_it_says_when_its_time_comes(enforcer: Enforcer, node: Node, word: Word) -> None:
+def test_an_instance_sends_pending_updates_when_it_becomes_active(enforcer: Enforcer, node: Node, word: Word) -> None:
     enforcer.synchronize((OTHER,))
     node.now = HELD
     enforcer.create(MINE)
@@ -127,7 +125,7 @@ def test_what_it_left_unsaid_it_says_when_its_time_comes(enforcer: Enforcer, nod
     assert enforcer.unsolicited.updates() == ()
 
 
-def test_cpus_that_the_other_one_shared_out_before_it_knew_of_their_claim_are_taken_back(
+def test_cpus_that_the_other_instance_shared_before_it_knew_their_claim_are_taken_back(
     enforcer: Enforcer, node: Node, word: Word
 ) -> None:
     node.now = HELD
@@ -140,7 +138,7 @@ def test_cpus_that_the_other_one_shared_out_before_it_knew_of_their_claim_are_ta
 
 
 class Kernel(HostRoot):
-    """The kernel's word on every cgroup: its files, of which those are missing that are empty here."""
+    """The kernel's files of every cgroup; those that are empty here are missing."""
 
     cpus, mems, pages = "0-7", "", ""
 
@@ -158,7 +156,7 @@ class Kernel(HostRoot):
     ids=["where it should be", "elsewhere", "unknown"],
 )
 @pytest.mark.parametrize("heard", ["silent", "out of turn"])
-def test_a_container_that_the_other_one_may_have_moved_is_put_where_it_should_be(
+def test_a_container_that_the_other_instance_may_have_moved_is_corrected(
     node: Node, word: Word, kernel: str | None, again: list[str], heard: str
 ) -> None:
     root = Kernel() if kernel else open_machine("sockets=1,cores=8")
@@ -166,12 +164,12 @@ def test_a_container_that_the_other_one_may_have_moved_is_put_where_it_should_be
     enforcer.configured(RuntimePeer("containerd", "v2.3.0", ""))
     node.now = HELD
     word.stands_in = True
-    # The first answer is this one's.
+    # This instance gives the first answer.
     shared = replace(OTHER, cpus=HELD.shared, started=True, cgroup="/c2")
     Kernel.cpus = "0-1,4-7"
     assert enforcer.synchronize((shared,)) == ()
     word.stands_in = False
-    # The active one knows of another claim, or none: what it answers this one is not shown.
+    # The active one knows another claim, or none; this one does not see its answers.
     if heard == "silent":
         assert enforcer.stop(MINE) == ()
     else:
@@ -199,14 +197,14 @@ UNREAD = Unread("the ledger is damaged")
 
 
 def joined(memory: PinSnapshot) -> PinSnapshot:
-    """Return what is on record where the CPU driver speaks for the memory driver too."""
+    """Return the record where the CPU driver also speaks for the memory driver."""
     both = JoinedSnapshots()
     both.put("dra.cpu", EMPTY)
     return both.put("dra.memory", memory)
 
 
 class Bench:
-    """An instance that spoke, was silent meanwhile, and speaks again."""
+    """An instance that was active, was silent meanwhile, and is active again."""
 
     def __init__(self, before: PinSnapshot, container: Container, cpus: str = "0-7") -> None:
         self.kernel, self.node, self.word = Kernel(), Node(before), Word(stands_in=True)
@@ -216,7 +214,7 @@ class Bench:
         assert self.enforcer.synchronize((container,)) == ()
 
     def again(self) -> list[tuple[str, Resources]]:
-        """Return what containers get when it speaks again."""
+        """Return what containers get when it is active again."""
         self.word.stands_in = False
         assert self.enforcer.stop(OTHER) == ()
         self.word.active = True
@@ -230,13 +228,13 @@ class Bench:
         ("1", 4 * HUGE, False),
         ("0-1", 4 * HUGE, True),
         ("1", 0, True),
-        # Kubelet counts the claims too, and may have given more.
+        # kubelet counts the claims too, and may have given more.
         ("1", 9 * HUGE, False),
         ("", 4 * HUGE, False),
     ],
     ids=["as given", "other nodes", "fewer pages", "more pages", "unknown"],
 )
-def test_memory_that_the_other_one_may_have_taken_out_of_turn_is_given_back(
+def test_memory_limits_that_the_other_instance_may_have_changed_are_restored(
     before: PinSnapshot, mems: str, pages: int, *, back: bool
 ) -> None:
     mine = replace(WITH_MEMORY, cpus=before.shared, hugepages=((HUGE, 4 * HUGE),))
@@ -247,39 +245,37 @@ def test_memory_that_the_other_one_may_have_taken_out_of_turn_is_given_back(
     assert bench.enforcer.stop(replace(OTHER, id="c9")) == ()
 
 
-def test_pages_that_the_other_one_gave_by_its_settings_are_taken_back() -> None:
+def test_pages_that_the_other_instance_gave_by_its_options_are_taken_back() -> None:
     bench = Bench(MEMORY, replace(OTHER, id="c3", started=True, cgroup="/c3", hugepages=((HUGE, 4 * HUGE),)))
     bench.node.now = replace(MEMORY, exclusive_pages=True)
     assert [(key, each.hugepages) for key, each in bench.again()] == [("c3", ((HUGE, 0),))]
     bench.word.active = False
-    # The other one may share pages out that belong to claims alone here.
+    # The other one may share pages that belong only to claims here.
     assert bench.again() == [("c3", Resources(hugepages=((HUGE, 0),)))]
     bench.kernel.pages = "0"
     assert bench.again() == []
 
 
-def test_nodes_that_only_the_other_one_can_know_are_left_as_the_kernel_has_them() -> None:
+def test_nodes_that_only_the_other_instance_knows_are_left_unchanged() -> None:
     before = joined(MEMORY)
     bench = Bench(before, replace(WITH_MEMORY, cpus=before.shared, hugepages=((HUGE, 4 * HUGE),)))
     bench.node.now = joined(replace(MEMORY, unread=UNREAD))
     bench.kernel.mems = "0"
     assert bench.again() == []
-    # What moves its CPUs names the nodes too.
+    # What moves its CPUs also sets its nodes.
     bench.node.now = replace(bench.node.now, reserved=CPUSet((0,)))
     assert [each.resources for each in bench.enforcer.stop(OTHER)] == [Resources(CPUSet(range(1, 8)), CPUSet((0,)))]
 
 
 @pytest.mark.parametrize(("kernel", "again"), [("2-3", CLAIM.cpus), ("4-5", HELD.shared), ("", HELD.shared)])
-def test_one_that_kubelet_is_silent_about_stays_on_a_claims_cpus_where_the_other_one_has_put_it(
-    kernel: str, again: CPUSet
-) -> None:
+def test_an_unidentified_container_stays_on_the_cpus_that_the_other_instance_set(kernel: str, again: CPUSet) -> None:
     others = replace(HELD, claims={"a": replace(CLAIM, pods=frozenset())})
     bench = Bench(others, replace(MINE, started=True, cgroup="/c1", cpus=others.shared), cpus=str(others.shared))
     bench.kernel.cpus = kernel
     assert [each.cpus for _, each in bench.again()] == [again]
 
 
-def test_it_knows_what_the_other_one_gave_and_keeps_a_claim_for_its_container(
+def test_the_silent_instance_knows_grants_of_the_other_and_who_uses_them(
     enforcer: Enforcer, node: Node, word: Word
 ) -> None:
     node.now = HELD
@@ -291,7 +287,7 @@ def test_it_knows_what_the_other_one_gave_and_keeps_a_claim_for_its_container(
         enforcer.create(replace(MINE, id="c9", name="second"))
 
 
-def test_the_one_whose_turn_it_is_answers_in_full(enforcer: Enforcer, node: Node, word: Word) -> None:
+def test_the_active_instance_answers_with_adjustments_and_refusals(enforcer: Enforcer, node: Node, word: Word) -> None:
     word.active = True
     assert [update.container_id for update in enforcer.synchronize((OTHER,))] == ["c2"]
     node.now = HELD
@@ -303,7 +299,7 @@ def test_the_one_whose_turn_it_is_answers_in_full(enforcer: Enforcer, node: Node
     assert word.turns == ["create c1", "create c3"]
 
 
-def test_turns_are_taken_for_a_request_and_its_container(enforcer: Enforcer, word: Word) -> None:
+def test_turns_are_taken_for_each_request_of_a_container(enforcer: Enforcer, word: Word) -> None:
     enforcer.create(OTHER)
     enforcer.update(OTHER, Resources(), 0)
     enforcer.stop(OTHER)
@@ -311,7 +307,7 @@ def test_turns_are_taken_for_a_request_and_its_container(enforcer: Enforcer, wor
     assert word.turns == ["create c2", "update c2", "stop c2"]
 
 
-def test_one_that_stands_in_for_the_active_one_answers_by_what_is_on_record_now(node: Node, word: Word) -> None:
+def test_a_stand_in_for_the_active_instance_answers_from_the_current_records(node: Node, word: Word) -> None:
     enforcer = Enforcer(node, open_machine("sockets=1,cores=8"), instance=word)
     word.stands_in, node.written = True, HELD
     (sent,) = enforcer.synchronize((replace(OTHER, cpus=CPUSet(range(8))),))
@@ -322,14 +318,14 @@ def test_one_that_stands_in_for_the_active_one_answers_by_what_is_on_record_now(
     assert enforcer.unsolicited.updates() == ()
 
 
-def test_the_other_instance_hears_of_every_connection(enforcer: Enforcer, word: Word) -> None:
+def test_the_authority_is_told_about_every_connection(enforcer: Enforcer, word: Word) -> None:
     enforcer.synchronize(())
     enforcer.disconnected()
     assert word.connections == [True, False]
 
 
 @pytest.mark.parametrize("written", [HELD, replace(EMPTY, unread=Unread("the ledger is damaged", blind=True))])
-def test_an_update_of_a_container_that_is_not_known_yet_keeps_it_on_its_cpus(
+def test_an_update_of_a_container_that_is_not_known_yet_keeps_its_cpus(
     enforcer: Enforcer, node: Node, word: Word, written: PinSnapshot
 ) -> None:
     word.active, node.written = True, written

@@ -1,4 +1,4 @@
-"""The one rule of which container a cgroup's folder, and a process in it, belongs to."""
+"""The one rule that says which container a cgroup's folder, and a process in it, belongs to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def process(cgroup: str, pid: int = 7, env: frozenset[str] | None = None) -> Pro
         ("init", ""),
     ],
 )
-def test_a_folders_name_says_whose_container_it_is(folder: str, found: str) -> None:
+def test_a_folders_name_identifies_its_container(folder: str, found: str) -> None:
     assert container_id(folder) == found
 
 
@@ -49,7 +49,7 @@ def test_a_folders_name_says_whose_container_it_is(folder: str, found: str) -> N
         *((name, "") for name in ("pods", "pods.slice", "node-pods.slice", "node-pods-kubepods.slice", "kubepods")),
     ],
 )
-def test_a_folder_is_that_of_a_pod_whatever_the_uid_of_a_static_one_is(folder: str, uid: str) -> None:
+def test_a_folder_of_a_pod_is_recognized_including_static_pods(folder: str, uid: str) -> None:
     assert pod_of_folder(folder) == uid
 
 
@@ -69,7 +69,7 @@ def test_a_container_without_a_cgroup_of_its_own_runs_where_its_processes_may() 
     assert str(found.actual) == "0-3"
 
 
-def test_a_container_without_a_process_is_still_there() -> None:
+def test_a_container_without_a_process_still_exists() -> None:
     listed = ContainerCgroup(POD, f"{SYSTEMD}/{ID}", "sys/fs/cgroup", CPUSet.parse("1-2"))
     assert with_processes([listed], [process("init.scope")], [POD]) == (listed,)
 

@@ -1,6 +1,6 @@
-"""What becomes of containers: the reference driver's cases (sections A.11 and A.12 of its fact sheet) and our rules.
+"""Decisions about containers: the reference driver's cases (sections A.11 and A.12 of its fact sheet) and our rules.
 
-Where the expectation is another than the reference's, the row says so.
+A row says where its expectation differs from the reference's.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_a_new_container_gets_its_claims_or_the_shared_pool_and_others_make_room
 @pytest.mark.parametrize(
     ("on_record", "environment", "reason"),
     [
-        # The reference says "failed to parse cpuset value": here the value is only compared.
+        # The reference says "failed to parse cpuset value"; here the value is only compared.
         (
             snapshot(claim("a", "0-3")),
             env("a", "a-b"),
@@ -140,7 +140,7 @@ def test_the_life_of_a_claim_whose_container_restarts() -> None:
             {"p1-g": "0-1", "p2-g": "2-3"},
         ),
         (snapshot(A, B), (container("m", env=env("a", "0,1") + env("b", "2,3")),), {"p1-m": "0-3"}),
-        # The reference leaves a container with an unreadable variable alone, and so on every CPU.
+        # The reference leaves a container with an unreadable variable alone, and thereby on every CPU.
         (
             snapshot(A),
             (container("bad", env=env("a", "a-b")), container("g", env=env("a", "0,1"))),
@@ -151,11 +151,11 @@ def test_the_life_of_a_claim_whose_container_restarts() -> None:
             (container("x", env=env("a", "0,1")), container("g", "p2", env("b", "2,3"))),
             {"p1-x": "0-1,4-7", "p2-g": "2-3"},
         ),
-        # The reference frees 2-3, since no container uses them: "x -> 0-7". A claim on record stays held.
+        # The reference frees 2-3, since no container uses them: "x -> 0-7". Here a claim on record stays held.
         (snapshot(claim("a", "2-3")), (container("x", env=env("a", "0,1")),), {"p1-x": "0-1,4-7"}),
     ],
 )
-def test_synchronize_pins_what_it_finds(
+def test_synchronize_pins_existing_containers(
     on_record: PinSnapshot, listed: tuple[Container, ...], updates: Mapping[str, str]
 ) -> None:
     quiet = {"p1": KubeletPodClaims({}), "p2": KubeletPodClaims({})}
@@ -190,7 +190,7 @@ def test_a_prepared_claim_without_a_container_stays_held_over_a_synchronize() ->
 # --- sharing ---
 
 
-def test_two_containers_that_claim_what_may_not_be_shared_are_named_both() -> None:
+def test_two_containers_of_an_unshared_claim_are_both_named() -> None:
     on_record = snapshot(claim("a", "0-1", "p1", "p2"))
     known = after(NONE, made(NONE, on_record, container("one", env=env("a", "0-1"))))
     reason = refusal(known, on_record, container("two", "p2", env("a", "0-1")))
@@ -207,7 +207,7 @@ def test_an_init_container_and_then_the_main_one_may_use_a_claim() -> None:
     assert str(made(known, on_record, container("main", env=env("a", "0-1"))).resources.cpus) == "0-1"
 
 
-def test_an_exit_that_the_runtime_does_not_report_is_seen_by_the_processes() -> None:
+def test_an_unreported_exit_is_noticed_by_the_missing_processes() -> None:
     """CRI-O sends no StopContainer for a container that exits by itself."""
     on_record = snapshot(A)
     init, main = container("init", env=env("a", "0-1")), container("main", env=env("a", "0-1"))
@@ -219,7 +219,7 @@ def test_an_exit_that_the_runtime_does_not_report_is_seen_by_the_processes() -> 
     assert ids(after(known, allowed)) == ["p1-main"]
 
 
-def test_the_containers_that_left_any_of_several_claims_are_asked_about_at_once() -> None:
+def test_exited_containers_of_several_claims_are_checked_together() -> None:
     """Two init containers with a claim each exit by themselves, and the main container has both claims."""
     on_record = snapshot(A, B)
     known = NONE
@@ -234,7 +234,7 @@ def test_the_containers_that_left_any_of_several_claims_are_asked_about_at_once(
     assert 'in use by container "two"' in refusal(known, on_record, main, Evidence(gone=frozenset(("p1-one",))))
 
 
-def test_a_container_that_was_created_but_not_started_is_in_the_way_without_a_question() -> None:
+def test_a_container_that_was_not_started_is_in_the_way_without_a_check() -> None:
     on_record = snapshot(claim("a", "0-1", "p1", "p2"))
     known = after(NONE, made(NONE, on_record, container("one", env=env("a", "0-1"))))
     assert isinstance(create(known, on_record, container("two", "p2", env("a", "0-1"))), CreationRefused)
@@ -247,8 +247,8 @@ def test_a_restarted_container_replaces_the_earlier_one_of_its_name() -> None:
     assert ids(known) == ["new"]
 
 
-def test_containers_that_share_a_claim_unduly_are_named_when_they_are_found() -> None:
-    """Nobody was there to refuse the second one; both are the claim's, so both run on its CPUs."""
+def test_existing_containers_of_an_unshared_claim_are_named() -> None:
+    """Nobody refused the second one at its start; both have the claim, so both run on its CPUs."""
     listed = (container("one", env=env("a", "0-1")), container("two", "p2", env("a", "0-1")))
     decision = synchronize(snapshot(claim("a", "0-1", "p1", "p2", shared_in_pod=True)), listed)
     assert isinstance(decision, Allowed)
@@ -268,7 +268,7 @@ def test_every_container_of_one_pod_may_use_a_claim_that_is_shared_in_the_pod() 
     assert "only containers of one pod may share it" in refusal(known, on_record, container("x", "p2", env("a", "0-1")))
 
 
-def test_a_claim_that_holds_nothing_may_be_used_by_anybody() -> None:
+def test_a_claim_that_holds_nothing_may_be_used_by_any_container() -> None:
     admin = PinnedClaim(ClaimRef("default", "admin", "a"), CPUSet((0,)), CPUSet(), frozenset(("p1", "p2")))
     known = after(NONE, made(NONE, snapshot(admin), container("one", env=env("a", "0"))))
     assert str(made(known, snapshot(admin), container("two", "p2", env("a", "0"))).resources.cpus) == "0"
@@ -277,7 +277,7 @@ def test_a_claim_that_holds_nothing_may_be_used_by_anybody() -> None:
 # --- masks ---
 
 
-def test_a_container_runs_on_the_cpus_of_its_claim_and_no_other_on_the_rest_of_its_held_cpus() -> None:
+def test_nobody_runs_on_the_held_cpus_that_a_claims_container_leaves_free() -> None:
     on_record = snapshot(claim("a", "0,2", held="0-3"))
     allowed = made(NONE, on_record, container("g", env=env("a", "0,2")))
     assert str(allowed.resources.cpus) == "0,2"
@@ -298,7 +298,7 @@ def test_without_any_shared_cpu_a_container_without_a_claim_is_refused_and_no_em
     assert allowed.updates == ()
 
 
-def test_cpus_that_are_offline_are_left_out_and_said() -> None:
+def test_offline_cpus_are_left_out_and_reported() -> None:
     on_record = snapshot(claim("a", "0-3"), online="0-1,4-7")
     allowed = made(NONE, on_record, container("g", env=env("a", "0-3")))
     assert str(allowed.resources.cpus) == "0-1"

@@ -1,4 +1,4 @@
-"""What becomes of containers that exist: updates, starts, and claims and pods that go."""
+"""Decisions about existing containers: updates, starts, and claims and pods that end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_container_whose_claim_was_unprepared_joins_the_shared_pool() -> None:
     assert masks(made(known, taken, container("g", "p2", env("b", "0-1"))).updates) == {"p1-g": "2-7"}
 
 
-def test_the_quota_is_lifted_and_memory_stays_near_where_the_claim_says_so() -> None:
+def test_the_quota_is_lifted_and_memory_is_local_if_the_claim_says_so() -> None:
     near = claim("a", "0-1", mems="1", lift_quota=True)
     resources = made(NONE, snapshot(near), container("g", env=env("a", "0-1"))).resources
     assert resources == Resources(CPUSet((0, 1)), CPUSet((1,)), lift_quota=True)
@@ -39,7 +39,7 @@ def test_the_quota_is_lifted_and_memory_stays_near_where_the_claim_says_so() -> 
     assert made(NONE, far, container("g", env=env("a", "0-1") + env("b", "2"))).resources.mems == CPUSet()
 
 
-def test_memory_is_widened_to_every_node_when_the_claim_is_gone() -> None:
+def test_memory_is_widened_to_all_nodes_when_the_claim_ends() -> None:
     known = after(
         NONE, made(NONE, snapshot(claim("a", "0-1", mems="0"), mems="0-1"), container("g", env=env("a", "0-1")))
     )
@@ -48,7 +48,7 @@ def test_memory_is_widened_to_every_node_when_the_claim_is_gone() -> None:
     assert settle(after(known, change), snapshot(mems="0-1"))[1] == ()
 
 
-def test_a_change_of_the_pool_costs_one_update_for_each_container_whose_mask_changed() -> None:
+def test_a_pool_change_sends_one_update_for_each_changed_mask() -> None:
     before = running(snapshot(A), container("g", env=env("a", "0-1")), *(container(f"s{n}", "p2") for n in range(5)))
     more = snapshot(A, claim("b", "4", "p3"))
     change, updates = settle(before, more)
@@ -67,7 +67,7 @@ def test_a_container_that_asked_for_the_shared_pool_as_well_follows_it() -> None
     known = after(known, change)
     change, updates = settle(known, fewer)
     assert masks(updates) == {"p1-g": "0-7", "p2-s": "2-7"}
-    # Its CPUs are its own all the same.
+    # Its own CPUs stay exclusive.
     assert settle(after(known, change), snapshot(claim("a", "0-1")))[1][0].resources.cpus == CPUSet((0, 1))
 
 
@@ -91,7 +91,7 @@ def test_the_container_that_is_created_is_never_among_the_updates() -> None:
         (Resources(), -1, Resources()),
     ],
 )
-def test_an_update_keeps_the_mask_and_touches_the_request_only_where_it_has_to(
+def test_an_update_keeps_the_mask_and_changes_the_request_only_if_needed(
     wanted: Resources, quota: int, answer: Resources
 ) -> None:
     on_record = snapshot(claim("a", "0-1", mems="0", lift_quota=True))
@@ -101,7 +101,7 @@ def test_an_update_keeps_the_mask_and_touches_the_request_only_where_it_has_to(
     assert allowed.updates == ((ContainerUpdate("p1-g", answer),) if answer else ())
 
 
-def test_an_update_keeps_a_container_whose_cpus_are_all_offline_away_from_those_of_claims() -> None:
+def test_an_update_keeps_a_container_with_only_offline_cpus_off_other_claims_cpus() -> None:
     one = container("g", env=env("a", "0-1"))
     known = after(NONE, made(NONE, snapshot(A), one))
     wide = Resources(CPUSet(range(8)))
@@ -111,7 +111,7 @@ def test_an_update_keeps_a_container_whose_cpus_are_all_offline_away_from_those_
     assert masks(update(known, none_left, one, wide, 0).updates) == {"p1-g": "0-1"}
 
 
-def test_a_container_whose_cpus_have_all_gone_offline_shares_the_pool_until_one_is_back() -> None:
+def test_a_container_with_only_offline_cpus_uses_the_pool_until_one_is_back() -> None:
     one = container("g", env=env("a", "0-1"))
     known = after(NONE, made(NONE, snapshot(A), one))
     known = after(known, start(known, snapshot(A), one))
@@ -125,7 +125,7 @@ def test_a_container_whose_cpus_have_all_gone_offline_shares_the_pool_until_one_
         assert masks(updates) == {"p1-g": mask}, online
 
 
-def test_a_container_that_came_without_a_mask_while_its_cpus_are_offline_leaves_those_of_claims() -> None:
+def test_an_unpinned_container_with_only_offline_cpus_is_moved_off_claims_cpus() -> None:
     on_record = snapshot(A, claim("b", "2-3", "p2"), online="2-7")
     kubelet = Evidence(pods={"p1": KubeletPodClaims({"g": ("dra.k8s.io/cpu=claim-a",)})})
     found = synchronize(on_record, (container("g", env=env("a", "0-1")),), kubelet)
@@ -147,7 +147,7 @@ def test_an_update_of_an_unknown_container_adds_it() -> None:
     assert ids(after(NONE, allowed)) == ["p1-g"]
 
 
-def test_an_update_of_a_container_that_cannot_be_identified_now_leaves_it_alone() -> None:
+def test_an_update_of_an_unidentified_container_leaves_it_unchanged() -> None:
     one = container("g", env=env("unknown", "0-1"))
     allowed = update(NONE, snapshot(A), one, Resources(CPUSet((5,))), 0)
     assert (allowed.updates, ids(after(NONE, allowed))) == ((), [])
@@ -166,13 +166,13 @@ def test_events_for_unknown_containers_change_nothing() -> None:
 
 
 def test_an_unknown_started_container_is_added_and_repaired_with_the_next_answer() -> None:
-    """CRI-O may create a container while the plug-in synchronizes."""
+    """CRI-O may create a container during the plug-in's synchronization."""
     known = after(NONE, start(NONE, snapshot(A), container("g", env=env("a", "0-1"))))
     assert masks(stop(known, snapshot(A), container("x", "p9")).updates) == {"p1-g": "0-1"}
 
 
-def test_a_started_container_that_was_never_seen_may_have_exited_when_another_needs_its_claim() -> None:
-    """Only of one that runs are its processes asked; one that was created alone is in the way until it is removed."""
+def test_a_started_container_that_was_never_seen_may_have_exited_already() -> None:
+    """Only a running container's processes are checked; a created one is in the way until it is removed."""
     on_record = snapshot(A)
     known = after(NONE, start(NONE, on_record, container("one", env=env("a", "0-1"))))
     assert create(known, on_record, container("two", env=env("a", "0-1"))) == AskProcesses(("p1-one",))
@@ -180,7 +180,7 @@ def test_a_started_container_that_was_never_seen_may_have_exited_when_another_ne
     assert ids(after(known, allowed)) == ["p1-two"]
 
 
-def test_a_start_leaves_others_settled_unless_the_container_itself_is_not() -> None:
+def test_a_start_sends_no_updates_unless_the_container_itself_needs_one() -> None:
     on_record, known = snapshot(A), running(snapshot(A), container("s", "p2", cpus="2-7"))
     assert known.settled is not None
     assert start(known, on_record, container("s", "p2")).settled is known.settled
@@ -208,12 +208,12 @@ def test_a_container_whose_creation_was_seen_is_not_updated_twice() -> None:
     assert settle(known, on_record)[1] == ()
 
 
-def test_a_pod_that_is_gone_takes_its_containers_along() -> None:
+def test_the_removal_of_a_pod_removes_its_containers() -> None:
     before = running(snapshot(A), container("g", env=env("a", "0-1")), container("s", "p2"))
     assert ids(after(before, remove_pod(before, pod("p1")))) == ["p2-s"]
 
 
-def test_synchronize_asks_once_for_everything_that_it_needs_to_know() -> None:
+def test_synchronize_asks_once_for_all_evidence() -> None:
     listed = (container("x", "p8", env("a", "0-1")), container("y", "p9", env("a", "0-1")))
     assert synchronize(snapshot(A), (container("z", env=env("unknown", "1")), *listed)) == AskLedger()
     assert synchronize(snapshot(A), listed) == AskKubelet((pod("p8"), pod("p9")))

@@ -1,4 +1,4 @@
-"""Enforcement while the ledger cannot be read: masks stay, new containers get what is left as far as is known."""
+"""Enforcement while the ledger cannot be read: masks stay, and new containers get what the known claims leave."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MINE, THEIRS = (
     for name, cpus in (("mine", CPUSet((0, 1, 4, 5))), ("theirs", CPUSet((2,))))
 )
 HELD = replace(EMPTY, claims={"mine": MINE, "theirs": THEIRS})
-# What a CDI spec says names no pod, and one of the two specs is gone.
+# A CDI spec names no pod, and one of the two specs is missing.
 UNREAD = replace(EMPTY, claims={"mine": replace(MINE, pods=frozenset())}, unread=Unread(REASON))
 BLIND = replace(EMPTY, unread=Unread(REASON, blind=True))
 
@@ -46,7 +46,7 @@ NEW = container("new", CPUSet())
 
 @dataclass
 class Node:
-    """A node service: what is on record, and what kubelet gave to whom."""
+    """A node service: the claims on record, and kubelet's answers."""
 
     now: PinSnapshot = UNREAD
     given: Mapping[str, KubeletPodClaims] = field(
@@ -66,7 +66,7 @@ class Node:
 
 
 class Widened(HostRoot):
-    """A kernel that lets everybody run everywhere, once it says anything."""
+    """A kernel that shows all CPUs for every cgroup once it shows anything."""
 
     speaks = True
 
@@ -110,7 +110,7 @@ def test_an_update_of_the_mask_is_answered_with_the_mask_that_the_container_has(
     assert world.enforcer.update(UNRESOLVED, wide, 0) == (ContainerUpdate("theirs", Resources(UNRESOLVED.cpus)),)
 
 
-def test_a_new_container_gets_what_the_claims_that_are_known_leave(world: World) -> None:
+def test_a_new_container_gets_what_the_known_claims_leave(world: World) -> None:
     resources, updates = world.enforcer.create(NEW)
     assert (resources.cpus, updates) == (CPUSet((2, 3, 6)), ())
 
@@ -129,7 +129,7 @@ def test_a_new_container_of_an_unknown_claim_is_refused_with_the_reason(world: W
         world.enforcer.create(replace(UNRESOLVED, cpus=CPUSet()))
 
 
-def test_while_held_cpus_are_unknown_a_new_container_gets_reserved_cpus_or_is_refused(world: World) -> None:
+def test_a_new_container_gets_reserved_cpus_or_is_refused_if_held_cpus_are_unknown(world: World) -> None:
     world.node.now = BLIND
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((7,))
     world.node.now = replace(BLIND, reserved=CPUSet())
@@ -137,20 +137,20 @@ def test_while_held_cpus_are_unknown_a_new_container_gets_reserved_cpus_or_is_re
         world.enforcer.create(NEW)
 
 
-def test_reserved_cpus_that_a_claim_was_given_before_they_were_reserved_stay_its_own(world: World) -> None:
+def test_a_claim_keeps_cpus_that_were_reserved_later(world: World) -> None:
     early = PinnedClaim(ClaimRef("default", "early", "early"), CPUSet((6,)), CPUSet((6,)))
     world.node.now = replace(BLIND, reserved=CPUSet((6, 7)), claims={"early": early})
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((7,))
 
 
-def test_a_container_with_an_unknown_claim_makes_the_held_cpus_unknown(world: World) -> None:
+def test_a_container_with_an_unknown_claim_makes_held_cpus_unknown(world: World) -> None:
     world.enforcer.synchronize((EXCLUSIVE, SHARED))
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((2, 3, 6))
     world.enforcer.synchronize((EXCLUSIVE, UNRESOLVED, SHARED))
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((7,))
 
 
-def test_once_it_can_be_read_the_runtime_is_asked_for_everything_before_any_mask_changes(world: World) -> None:
+def test_once_the_ledger_is_read_the_runtime_is_synchronized_before_any_mask_changes(world: World) -> None:
     enforcer = world.enforcer
     enforcer.synchronize((EXCLUSIVE, UNRESOLVED, SHARED))
     enforcer.create(NEW)
@@ -168,7 +168,7 @@ def test_once_it_can_be_read_the_runtime_is_asked_for_everything_before_any_mask
     assert not enforcer.unsolicited.reconnection_due()
 
 
-def test_containers_that_were_taken_in_before_are_held_to_their_claims_again_without_a_new_connection(
+def test_containers_known_before_are_pinned_again_without_a_new_connection(
     world: World,
 ) -> None:
     world.node.now = HELD
@@ -182,14 +182,14 @@ def test_containers_that_were_taken_in_before_are_held_to_their_claims_again_wit
     assert {drift.container.id for drift in world.enforcer.verify()} == {"mine", "shared"}
 
 
-def test_masks_of_containers_that_were_taken_in_before_stay_whatever_is_known_of_claims_and_cpus(world: World) -> None:
+def test_masks_of_containers_known_before_stay_whatever_is_unread(world: World) -> None:
     world.node.now = HELD
     world.enforcer.synchronize((EXCLUSIVE, UNRESOLVED, SHARED))
     for now in (BLIND, replace(UNREAD, online=CPUSet(range(7))), replace(EMPTY, unread=Unread(REASON))):
         world.node.now = now
         assert world.enforcer.unsolicited.updates() == ()
         assert world.enforcer.stop(container("gone", CPUSet())) == ()
-    # Of its claim nothing is known now; its mask is the one that it was given.
+    # Nothing is known about its claim now; its mask is the one that it was given.
     wide = Resources(CPUSet(range(8)))
     assert world.enforcer.update(UNRESOLVED, wide, 0) == (ContainerUpdate("theirs", Resources(UNRESOLVED.cpus)),)
     assert world.enforcer.update(SHARED, wide, 0) == (ContainerUpdate("shared", Resources(SHARED.cpus)),)
@@ -199,7 +199,7 @@ def test_masks_of_containers_that_were_taken_in_before_stay_whatever_is_known_of
     ("shared", "refused"),
     [(CPUSet(range(8)), True), (CPUSet((5, 6)), True), (CPUSet((2, 3, 6, 7)), False), (CPUSet(), True)],
 )
-def test_a_claims_container_waits_for_those_that_were_not_moved_off_its_cpus(
+def test_a_claims_container_waits_for_others_on_its_cpus(
     world: World,
     shared: CPUSet,
     refused: bool,  # noqa: FBT001 - one of the table
@@ -215,7 +215,7 @@ def test_a_claims_container_waits_for_those_that_were_not_moved_off_its_cpus(
         world.enforcer.create(new)
 
 
-def test_a_claims_container_waits_for_those_that_came_meanwhile_until_the_runtime_lists_them(world: World) -> None:
+def test_a_claims_container_waits_until_containers_created_meanwhile_are_listed(world: World) -> None:
     world.enforcer.synchronize((SHARED,))
     came = replace(SHARED, id="came", name="side")
     world.enforcer.create(replace(came, cpus=CPUSet(), started=False))

@@ -1,4 +1,4 @@
-"""Whose container is it? Forged variables, other pods, a silent kubelet, a runtime without CDI."""
+"""Whose is a container? Forged variables, other pods, a silent kubelet, a runtime without CDI."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def container(
 
 
 def listed(*devices: str, name: str = "main") -> Evidence:
-    """kubelet lists these CDI devices for the stranger's container."""
+    """kubelet's answer with these CDI devices for the stranger's container."""
     return Evidence(reread=True, pods={"p9": KubeletPodClaims({name: devices})})
 
 
@@ -37,34 +37,34 @@ def refused(identity: Identity) -> str:
     return sentence
 
 
-def test_a_pod_on_record_is_believed_without_asking_anybody() -> None:
+def test_a_pod_on_record_needs_no_question_to_kubelet() -> None:
     assert identify(container(TRUE), SNAPSHOT, Evidence()) == Identity((CLAIM,))
 
 
 def test_the_last_occurrence_of_the_variable_counts() -> None:
-    """CDI libraries up to 1.1.0 append the injected variable after one that the pod's author wrote."""
+    """CDI libraries up to 1.1.0 append the injected variable after one that the pod's author set."""
     assert identify(container(f"DRA_CPUSET_{UID}=0-7", TRUE), SNAPSHOT, Evidence()).claims == (CLAIM,)
     forged = container(TRUE, f"DRA_CPUSET_{UID}=0-7")
     assert "was given CPUs 2-3" in refused(identify(forged, SNAPSHOT, Evidence(reread=True)))
 
 
-def test_the_value_is_compared_as_a_set_and_never_used() -> None:
+def test_the_variables_value_is_only_compared_as_a_set() -> None:
     assert identify(container(f"DRA_CPUSET_{UID}=3,2"), SNAPSHOT, Evidence()).claims == (CLAIM,)
 
 
-def test_a_cdi_device_names_the_claim_as_well_as_the_variable() -> None:
+def test_a_cdi_device_identifies_the_claim_like_the_variable() -> None:
     for device in (f"dra.k8s.io/cpu=claim-{UID}", f"dra.k8s.io/cpu=claim-{UID}-0"):
         assert identify(container(cdi=(device,)), SNAPSHOT, Evidence()).claims == (CLAIM,)
     both = container(TRUE, cdi=(f"dra.k8s.io/cpu=claim-{UID}", f"dra.k8s.io/cpu=claim-{UID}-0"))
     assert identify(both, SNAPSHOT, Evidence()).claims == (CLAIM,)
 
 
-def test_cdi_devices_of_other_drivers_are_passed_over() -> None:
+def test_cdi_devices_of_other_drivers_are_ignored() -> None:
     other = container(cdi=("vendor.com/gpu=0", f"dra.k8s.io/cpu2=claim-{UID}", "dra.k8s.io/cpu=all"), pod=STRANGER)
     assert identify(other, SNAPSHOT, Evidence()) == Identity()
 
 
-def test_a_claim_that_is_not_in_the_snapshot_makes_the_ledger_be_read_again() -> None:
+def test_a_claim_missing_in_the_snapshot_causes_a_new_read_of_the_ledger() -> None:
     for stranger in (container(f"DRA_CPUSET_{OTHER}=2-3"), container(cdi=(f"dra.k8s.io/cpu=claim-{OTHER}",))):
         assert identify(stranger, SNAPSHOT, Evidence()).ask == AskLedger()
         sentence = refused(identify(stranger, SNAPSHOT, Evidence(reread=True)))
@@ -74,14 +74,14 @@ def test_a_claim_that_is_not_in_the_snapshot_makes_the_ledger_be_read_again() ->
         )
 
 
-def test_a_claim_with_other_cpus_than_in_the_snapshot_makes_the_ledger_be_read_again() -> None:
-    """The other instance of a rolling update may have prepared the claim anew."""
+def test_a_claim_with_other_cpus_than_in_the_snapshot_causes_a_new_read_of_the_ledger() -> None:
+    """The other instance of a rolling update may have prepared the claim again."""
     anew = container(f"DRA_CPUSET_{UID}=4-5")
     assert identify(anew, SNAPSHOT, Evidence()).ask == AskLedger()
     assert "was given CPUs 2-3" in refused(identify(anew, SNAPSHOT, Evidence(reread=True)))
 
 
-def test_a_pod_that_is_not_on_record_is_looked_up_at_kubelet() -> None:
+def test_kubelet_is_asked_about_a_pod_that_is_not_on_record() -> None:
     stranger = container(TRUE, pod=STRANGER)
     assert identify(stranger, SNAPSHOT, Evidence()).ask == AskKubelet((STRANGER,))
     assert identify(stranger, SNAPSHOT, listed(f"dra.k8s.io/cpu=claim-{UID}")).claims == (CLAIM,)
@@ -101,22 +101,22 @@ def test_a_forged_cdi_device_is_refused_like_a_forged_variable() -> None:
     assert "kubelet has not given" in refused(identify(forged, SNAPSHOT, listed()))
 
 
-def test_a_silent_kubelet_is_an_error_and_not_a_yes() -> None:
+def test_a_silent_kubelet_is_an_error() -> None:
     silent = Evidence(pods={"p9": None, "p1": None})
     assert "did not answer" in refused(identify(container(TRUE, pod=STRANGER), SNAPSHOT, silent))
     assert "did not answer" in refused(identify(container(), SNAPSHOT, silent))
 
 
-def test_a_pod_without_uid_is_never_believed() -> None:
+def test_a_pod_without_uid_is_never_trusted() -> None:
     nameless = container(TRUE, pod=PodSandbox("s1"))
     assert "kubelet has not given" in refused(identify(nameless, SNAPSHOT, Evidence(reread=True)))
 
 
-def test_a_container_without_claim_in_a_pod_without_claim_costs_no_question() -> None:
+def test_a_container_of_a_pod_without_claims_needs_no_question_to_kubelet() -> None:
     assert identify(container("PATH=/bin", pod=STRANGER), SNAPSHOT, Evidence()) == Identity()
 
 
-def test_a_container_that_lacks_the_variable_of_its_claim_is_refused_since_cdi_is_off() -> None:
+def test_a_container_without_its_claims_variable_is_refused_because_cdi_is_off() -> None:
     plain = container("PATH=/bin")
     assert identify(plain, SNAPSHOT, Evidence()).ask == AskKubelet((OWNER,))
     told = Evidence(pods={"p1": KubeletPodClaims({"main": (f"dra.k8s.io/cpu=claim-{UID}",)})})
@@ -140,7 +140,7 @@ def test_a_sidecar_without_the_claim_of_its_pod_is_an_ordinary_container() -> No
     assert identify(container(name="sidecar"), SNAPSHOT, told) == Identity()
 
 
-def test_an_existing_container_on_nothing_but_held_cpus_was_put_there_by_a_driver() -> None:
+def test_an_existing_container_only_on_held_cpus_was_pinned_by_a_driver() -> None:
     pinned = container(TRUE, pod=STRANGER, cpus=(2, 3))
     assert identify(pinned, SNAPSHOT, Evidence(), exists=True).claims == (CLAIM,)
     assert identify(pinned, SNAPSHOT, Evidence()).ask == AskKubelet((STRANGER,))
@@ -149,7 +149,7 @@ def test_an_existing_container_on_nothing_but_held_cpus_was_put_there_by_a_drive
         assert identify(elsewhere, SNAPSHOT, Evidence(), exists=True).ask == AskKubelet((STRANGER,))
 
 
-def test_an_existing_container_of_which_kubelet_says_nothing_is_an_ordinary_one() -> None:
+def test_an_existing_container_unknown_to_kubelet_is_an_ordinary_one() -> None:
     assert identify(container(), SNAPSHOT, Evidence(pods={"p1": None}), exists=True) == Identity()
 
 
@@ -158,7 +158,7 @@ def test_a_driver_without_variable_and_kind_recognizes_nothing() -> None:
     assert identify(container(TRUE, cdi=(f"=claim-{UID}",), pod=STRANGER), bare, Evidence()) == Identity()
 
 
-def test_an_existing_container_of_a_claim_with_offline_cpus_was_put_there_by_a_driver() -> None:
+def test_an_existing_container_only_on_held_offline_cpus_was_pinned_by_a_driver() -> None:
     offline = PinSnapshot({UID: CLAIM}, CPUSet((0, 1, 2, 4, 5)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
     for cpus in ((2,), (2, 3)):
         pinned = container(TRUE, pod=STRANGER, cpus=cpus)
@@ -168,16 +168,16 @@ def test_an_existing_container_of_a_claim_with_offline_cpus_was_put_there_by_a_d
     assert identify(pinned, none, Evidence(), exists=True).ask == AskKubelet((STRANGER,))
 
 
-def test_a_silent_kubelet_is_not_one_that_says_no() -> None:
+def test_a_silent_kubelet_does_not_deny_a_claim() -> None:
     elsewhere = container(TRUE, pod=STRANGER, cpus=(0, 1))
     uid = STRANGER.uid
     assert identify(elsewhere, SNAPSHOT, Evidence(pods={uid: None}), exists=True).unanswered
     assert not identify(elsewhere, SNAPSHOT, Evidence(pods={uid: KubeletPodClaims({})}), exists=True).unanswered
-    # A container that is to be created is refused, and asked about again with its next try.
+    # A new container is refused, and kubelet is asked again at the next attempt.
     assert identify(elsewhere, SNAPSHOT, Evidence(pods={uid: None})).refusals
 
 
-def test_a_variable_adds_no_request_where_the_runtime_reports_devices() -> None:
+def test_a_variable_adds_no_request_if_the_runtime_reports_devices() -> None:
     kind = "dra.k8s.io/cpu"
     snapshot = PinSnapshot({UID: CLAIM}, CPUSet(range(8)), part_variable="DRA_PART_", cdi_kind=kind)
     forged = (f"DRA_PART_{UID}_1=2",)

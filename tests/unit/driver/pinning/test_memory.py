@@ -1,4 +1,4 @@
-"""Containers whose claims hold memory: their NUMA nodes and huge pages, beside CPUs and alone."""
+"""Containers whose claims hold memory, with and without CPUs: their NUMA nodes and huge pages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def memory(uid: str, *parts: Part, pods: tuple[str, ...] = ("p1",), shared: bool
 
 
 def machine(*claims: PinnedClaim, exclusive: bool = False, sizes: tuple[int, ...] = (SMALL, LARGE)) -> PinSnapshot:
-    """The memory driver alone, on a machine of two NUMA nodes."""
+    """Only the memory driver, on a machine of two NUMA nodes."""
     return PinSnapshot(
         PinnedClaims.of(claims),
         mems=BOTH,
@@ -66,46 +66,46 @@ def of(uid: str, *indexes: int, name: str = "main", pod: str = "p1", kind: str =
 
 
 def zeros(one: Container) -> Container:
-    """As kubelet makes it without a request for huge pages."""
+    """As kubelet creates it without a request for huge pages."""
     return replace(one, hugepages=((SMALL, 0), (LARGE, 0)))
 
 
 class TestAlone:
-    def test_a_container_gets_the_nodes_and_pages_of_its_claim_and_cpus_stay_as_they_are(self) -> None:
+    def test_a_container_gets_its_claims_nodes_and_pages_and_keeps_its_cpus(self) -> None:
         given = made(NONE, machine(memory("a", part(0, "1"), part(1, "1", 8))), zeros(of("a", 0, 1))).resources
         assert given == Resources(CPUSet(), NODE_1, hugepages=((SMALL, 8 * SMALL),))
 
     def test_a_container_without_a_claim_gets_nothing(self) -> None:
         assert not made(NONE, machine(memory("a", part(0, "1"))), container("other", "p2")).resources
 
-    def test_where_the_node_is_ours_it_gets_no_huge_pages(self) -> None:
+    def test_if_the_node_is_ours_a_container_without_a_claim_gets_no_huge_pages(self) -> None:
         on_record = machine(memory("a", part(0, "1", 8)), exclusive=True)
         assert made(NONE, on_record, container("other", "p2")).resources.hugepages == ((SMALL, 0), (LARGE, 0))
         asked = replace(of("a", 0), hugepages=((SMALL, 99 * SMALL),))
         assert made(NONE, on_record, asked).resources.hugepages == ((SMALL, 8 * SMALL), (LARGE, 0))
 
-    def test_what_kubelet_gave_is_raised_and_never_lowered(self) -> None:
+    def test_kubelets_limits_are_raised_and_never_lowered(self) -> None:
         on_record = machine(memory("a", part(0, "1", 8)))
         for own, limit in ((0, 8), (4, 8), (20, 20)):
             asked = replace(of("a", 0), hugepages=((SMALL, own * SMALL),))
             assert made(NONE, on_record, asked).resources.hugepages == ((SMALL, limit * SMALL),)
 
-    def test_sizes_that_no_runtime_can_limit_are_left_alone(self) -> None:
+    def test_page_sizes_that_no_runtime_can_limit_are_left_unchanged(self) -> None:
         on_record = machine(memory("a", part(0, "1", 8)), exclusive=True, sizes=())
         assert made(NONE, on_record, of("a", 0)).resources == Resources(mems=NODE_1)
 
-    def test_a_container_has_the_results_that_it_names(self) -> None:
+    def test_a_container_gets_the_results_of_the_requests_that_it_names(self) -> None:
         on_record = machine(memory("a", part(0, "0", 2), part(1, "1", 8)))
         assert made(NONE, on_record, of("a", 1)).resources == Resources(mems=NODE_1, hugepages=((SMALL, 8 * SMALL),))
         by_variable = container("x", env=("DRANODE_MEMS_a=0-1", "DRANODE_MEMORY_a_0=0"))
         assert made(NONE, on_record, by_variable).resources == Resources(mems=NODE_0, hugepages=((SMALL, 2 * SMALL),))
 
-    def test_memory_that_is_only_preferred_binds_to_no_node_but_beside_memory_that_does(self) -> None:
+    def test_preferred_memory_binds_to_a_node_only_together_with_required_memory(self) -> None:
         liked, bound = part(0, "1", binds=False), part(1, "0")
         assert made(NONE, machine(memory("a", liked)), of("a", 0)).resources.mems == NO_CPUS
         assert made(NONE, machine(memory("a", liked, bound)), of("a", 0, 1)).resources.mems == BOTH
 
-    def test_a_claim_has_one_container_at_a_time_unless_its_pod_shares_it(self) -> None:
+    def test_one_container_uses_a_claim_at_a_time_unless_its_pod_shares_it(self) -> None:
         on_record = machine(memory("a", part(0, "1"), pods=("p1", "p2")))
         containers = after(NONE, made(NONE, on_record, of("a", 0)))
         assert "in use by" in refusal(containers, on_record, of("a", 0, name="second"))
@@ -120,7 +120,7 @@ class TestAlone:
             NONE, on_record, forged
         )
 
-    def test_containers_of_an_earlier_time_get_what_is_missing(self) -> None:
+    def test_existing_containers_get_what_they_lack(self) -> None:
         on_record = machine(memory("a", part(0, "1", 8)))
         listed = replace(zeros(of("a", 0)), started=True, cpus=CPUSet((0, 1)))
         other = replace(container("other", "p2"), started=True)
@@ -134,7 +134,7 @@ class TestAlone:
         )
         assert settle(after(NONE, decision), on_record)[1] == ()
 
-    def test_kubelets_update_keeps_nodes_and_pages(self) -> None:
+    def test_an_update_by_kubelet_keeps_nodes_and_pages(self) -> None:
         on_record = machine(memory("a", part(0, "1", 8)))
         mine = zeros(of("a", 0))
         containers = after(NONE, made(NONE, on_record, mine))
@@ -165,7 +165,7 @@ class TestDrift:
             (Effective(hugepages=((SMALL, 0),)), "may have 0 in pages of 2MB, but should have 16Mi"),
         ],
     )
-    def test_what_the_kernel_says_of_memory_is_compared_and_mended(self, actual: Effective, sentence: str) -> None:
+    def test_the_kernels_memory_settings_are_compared_and_repaired(self, actual: Effective, sentence: str) -> None:
         containers = self.containers()
         (found,) = drift(containers, self.ON_RECORD, {"p1-main": actual})
         assert str(found) == f'container "main" of pod default/p1 {sentence}'
@@ -173,12 +173,12 @@ class TestDrift:
         (sent,) = settle(containers, self.ON_RECORD)[1]
         assert (sent.resources.mems, sent.resources.hugepages) == (NODE_1, ((SMALL, 8 * SMALL),))
 
-    def test_what_was_not_read_is_no_drift(self) -> None:
+    def test_unread_settings_are_no_drift(self) -> None:
         assert drift(self.containers(), self.ON_RECORD, {"p1-main": Effective()}) == ()
         right = Effective(CPUSet((5,)), CPUSet((1,)), ((SMALL, 8 * SMALL), (LARGE, 0)))
         assert drift(self.containers(), self.ON_RECORD, {"p1-main": right}) == ()
 
-    def test_a_limit_that_somebody_raised_is_theirs_unless_the_node_is_ours(self) -> None:
+    def test_a_limit_that_somebody_raised_stays_unless_the_node_is_ours(self) -> None:
         raised = {"p1-main": Effective(hugepages=((SMALL, (1 << 63) - 1),))}
         assert drift(self.containers(), self.ON_RECORD, raised) == ()
         ours = replace(self.ON_RECORD, exclusive_pages=True)
@@ -197,7 +197,7 @@ class TestBesideCPUs:
         one = of("a", *indexes)
         return replace(one, cdi_devices=(*one.cdi_devices, "dra.k8s.io/cpu=claim-a"))
 
-    def test_one_claim_gives_what_both_drivers_gave(self) -> None:
+    def test_a_container_gets_the_grants_of_both_drivers(self) -> None:
         given = made(NONE, self.on_record(part(0, "1", 4)), self.mine(0)).resources
         assert (str(given.cpus), given.mems, given.hugepages) == ("0-1", NODE_1, ((SMALL, 4 * SMALL),))
 
@@ -205,7 +205,7 @@ class TestBesideCPUs:
         given = made(NONE, self.on_record(part(0, "1")), of("a", 0)).resources
         assert (str(given.cpus), given.mems) == ("2-7", NODE_1)
 
-    def test_local_memory_agrees_or_is_refused(self) -> None:
+    def test_local_memory_must_agree_with_the_memory_claim(self) -> None:
         local = fake.snapshot(fake.claim("a", "0-1", mems="0"), mems="0-1")
         assert made(NONE, self.on_record(part(0, "0"), cpus=local), self.mine(0)).resources.mems == NODE_0
         assert refusal(NONE, self.on_record(part(0, "0-1"), cpus=local), self.mine(0)) == (
@@ -214,7 +214,7 @@ class TestBesideCPUs:
             "matchAttribute resource.kubernetes.io/numaNode, or remove memory: local"
         )
 
-    def test_a_claim_that_one_driver_drops_stays_with_the_other(self) -> None:
+    def test_a_claim_that_one_driver_drops_stays_in_the_other(self) -> None:
         joined = JoinedSnapshots()
         joined.put(CPU, self.CPUS)
         joined.put(MEMORY, machine(memory("a", part(0, "1"))))
@@ -222,7 +222,7 @@ class TestBesideCPUs:
         assert sorted(one.claims) == ["dra.memory/a"]
         assert sorted(joined.put(MEMORY, machine()).claims) == []
 
-    def test_without_the_memory_ledger_cpus_go_on_and_memory_stays(self) -> None:
+    def test_without_the_memory_ledger_cpus_are_enforced_and_memory_stays(self) -> None:
         known = machine(memory("a", part(0, "1", 4)))
         joined = JoinedSnapshots()
         joined.put(CPU, self.CPUS)
@@ -232,18 +232,18 @@ class TestBesideCPUs:
         blind = joined.put(MEMORY, replace(machine(), unread=UNREAD))
         assert (blind.unread, blind.memory_unread) == (None, UNREAD)
         assert settle(containers, blind)[1] == ()
-        # A claim of CPUs that comes meanwhile is exclusive all the same.
+        # A CPU claim that comes meanwhile is still exclusive.
         more = joined.put(CPU, fake.snapshot(fake.claim("a", "0-1"), fake.claim("b", "2-3"), mems="0-1"))
         assert fake.masks(settle(containers, more)[1]) == {"p2-other": "4-7"}
 
-    def test_a_claim_of_which_nothing_is_known_is_refused_with_the_reason(self) -> None:
+    def test_an_unknown_claim_is_refused_with_the_reason(self) -> None:
         unread = both(self.CPUS, replace(machine(), unread=UNREAD))
         assert refusal(NONE, unread, of("b")) == (
             'container "main" of pod default/p1 names claim "b", which is not known: the ledger is damaged'
         )
         assert "which is not prepared on this node" in refusal(NONE, unread, of("b", kind="dra.k8s.io/cpu"))
 
-    def test_a_container_that_came_meanwhile_is_looked_at_again(self) -> None:
+    def test_a_container_that_came_meanwhile_is_not_certain(self) -> None:
         unread = both(self.CPUS, replace(machine(), unread=UNREAD))
         containers = after(NONE, made(NONE, unread, container("other", "p2")))
         assert containers.unsure
@@ -255,6 +255,6 @@ class TestNodesOfWhichPodsGetNone:
         limited = replace(machine(memory("a", part(0, "0-1"))), mems=NODE_0)
         assert made(NONE, limited, of("a")).resources.mems == NODE_0
 
-    def test_where_pods_may_use_none_of_them_it_takes_memory_from_wherever_pods_do(self) -> None:
+    def test_if_pods_may_use_none_of_the_claims_nodes_it_gets_those_of_pods(self) -> None:
         limited = replace(machine(memory("a", part(0, "1"))), mems=NODE_0)
         assert made(NONE, limited, of("a")).resources.mems == NODE_0

@@ -34,7 +34,7 @@ def test_lag_counts_from_when_the_first_container_began_to_wait() -> None:
     assert lag.seen(frozenset(), 150.0).seconds(150.0) == 0.0
 
 
-def test_lag_starts_again_when_everybody_who_waited_was_served() -> None:
+def test_lag_starts_again_when_no_container_waits() -> None:
     assert Lag().seen(ONE, 100.0).seen(TWO, 130.0).seconds(140.0) == 10.0
 
 
@@ -47,11 +47,11 @@ def test_a_reconnection_is_due_after_a_minute_and_once_in_ten() -> None:
     assert lag.reconnection_due(WRONG_MASK_SECONDS + INTERVAL)
 
 
-def test_nothing_waiting_is_no_reason_to_reconnect() -> None:
+def test_no_reconnection_is_due_if_nothing_waits() -> None:
     assert not Lag().reconnection_due(1e9)
 
 
-def test_drift_is_what_the_kernel_says_against_what_should_be() -> None:
+def test_drift_is_a_difference_between_kernel_and_record() -> None:
     snapshot = PinSnapshot(online=CPUSet((0, 1)))
     containers = Containers(Pinned(container(each), cpus=CPUSet((0, 1))) for each in ("c1", "c2"))
     kernel = {"c1": "5", "c2": "0-1", "unknown": "9"}
@@ -79,7 +79,7 @@ def test_the_same_drift_is_repaired_a_few_times_and_then_given_up_once() -> None
     assert hopeless == [0, 0, 0, 1, 0, 0]
 
 
-def test_a_drift_that_was_cured_or_is_another_one_is_repaired_again() -> None:
+def test_a_new_or_recurring_drift_is_repaired_again() -> None:
     tired = Repairs()
     for _ in range(REPAIRS + 2):
         tired = tired.seen((drifted(),))

@@ -1,4 +1,4 @@
-"""Which starts would put two containers on one CPU of a claim, by what the kernel says."""
+"""Which starts would put two containers on one CPU of a claim, according to the kernel."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_a_container_that_is_still_on_the_claims_cpus_is_in_the_way() -> None:
     assert text == 'container "free" of pod default/p9 is on CPUs 1,4-7, but claim default/claim-a holds 1'
 
 
-def test_one_that_has_left_is_not() -> None:
+def test_a_container_that_has_left_is_not_in_the_way() -> None:
     assert found(MINE, pinned(FREE), on={MINE.container.id: "0-1", FREE.id: "4-7"}) == []
 
 
-def test_neither_is_one_that_does_not_run_or_cannot_be_seen_or_of_which_it_is_uncertain_whose_it_is() -> None:
+def test_a_container_that_does_not_run_or_is_unknown_is_not_in_the_way() -> None:
     everywhere = {FREE.id: "0-7"}
     assert found(MINE, pinned(FREE, started=False), on=everywhere) == []
     assert found(MINE, pinned(FREE), on={}) == []
@@ -48,16 +48,16 @@ def test_containers_of_one_claim_are_not_in_each_others_way() -> None:
     assert found(MINE, other, on={MINE.container.id: "0-1", other.container.id: "0-1"}) == []
 
 
-def test_a_container_that_was_made_on_cpus_of_a_claim_in_use_is_in_the_way_itself() -> None:
+def test_a_container_created_on_cpus_of_a_used_claim_is_in_the_way_itself() -> None:
     late = pinned(FREE, started=False)
     user = pinned(container("mine"), "a")
     (text,) = found(late, user, on={late.container.id: "0-7", user.container.id: "0-1"})
     assert text == 'container "free" of pod default/p9 is on CPUs 0-7, but claim default/claim-a holds 0-1'
-    # Nobody uses claim b yet; who will is not let on its CPUs before this one has left.
+    # Nobody uses claim b yet; its user may start only after this container has left its CPUs.
     assert found(late, replace(user, container=replace(user.container, started=False)), on={FREE.id: "0-7"}) == []
 
 
-def test_what_has_no_cpus_of_its_own_needs_no_look_at_others() -> None:
+def test_a_container_without_its_own_cpus_needs_no_check_of_others() -> None:
     others = (pinned(FREE), pinned(container("more", "p8")))
     late = pinned(container("late", "p7"), started=False)
     assert compared_at_start(Containers((late, *others)), HELD, late) == (late.container,)
@@ -65,7 +65,7 @@ def test_what_has_no_cpus_of_its_own_needs_no_look_at_others() -> None:
     assert len(compared_at_start(Containers((MINE, *others)), HELD, MINE)) == 3
 
 
-def test_a_refusal_says_who_is_in_the_way_and_what_follows() -> None:
+def test_a_refusal_names_the_container_in_the_way_and_what_follows() -> None:
     runs_on = {MINE.container.id: CPUSet((0, 1)), FREE.id: CPUSet(range(8))}
     in_the_way = overlaps_at_start(Containers((MINE, pinned(FREE))), HELD, MINE, runs_on)
     assert start_refusal(MINE.container, in_the_way) == (

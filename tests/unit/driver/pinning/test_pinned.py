@@ -1,4 +1,4 @@
-"""The containers that are known: what is asked of them after they came, changed and went."""
+"""The known containers, and what is known about them after they came, changed and went."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def users(containers: Containers, uid: str) -> list[str]:
     return sorted(container.id for container in containers.users(uid))
 
 
-def test_a_container_that_has_another_claim_now_uses_the_earlier_one_no_more() -> None:
+def test_a_container_with_another_claim_no_longer_uses_the_earlier_one() -> None:
     containers = Containers((pinned("c1", "a"), pinned("c2", "a")))
     containers.carry_out(ContainerChange((pinned("c1", "b"),)))
     assert (users(containers, "a"), users(containers, "b")) == (["c2"], ["c1"])
@@ -37,14 +37,14 @@ def test_a_container_that_has_another_claim_now_uses_the_earlier_one_no_more() -
     assert sorted(containers.namesakes(pinned("c1").container)) == ["c1", "c2"]
 
 
-def test_a_container_that_is_gone_uses_no_claim_and_has_no_namesake() -> None:
+def test_a_removed_container_uses_no_claim_and_has_no_namesake() -> None:
     containers = Containers((pinned("c1", "a"), pinned("c2", "a")))
     containers.carry_out(ContainerChange(drop=("c1", "unknown")))
     assert users(containers, "a") == ["c2"]
     assert containers.namesakes(pinned("c1").container) == ("c2",)
 
 
-def test_a_container_of_which_nothing_was_certain_is_in_the_way_of_certainty_until_it_goes_or_is_known() -> None:
+def test_an_uncertain_container_prevents_certainty_until_it_is_removed_or_known() -> None:
     unsure = pinned("c1", unsure=True)
     for change in (
         ContainerChange(drop=("c1",)),
@@ -59,7 +59,7 @@ def test_a_container_of_which_nothing_was_certain_is_in_the_way_of_certainty_unt
     assert not containers.certain
 
 
-def test_a_change_of_the_shared_pool_concerns_the_containers_in_it_that_are_still_there() -> None:
+def test_a_pool_change_concerns_only_existing_containers_in_the_pool() -> None:
     containers = Containers((pinned("s1"), pinned("s2"), pinned("g", "a")))
     before = snapshot(a="0-1")
     change, _ = settle(containers, before)

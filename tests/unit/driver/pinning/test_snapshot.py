@@ -1,4 +1,4 @@
-"""The claims on record, changed by one another: what overlaps is held until the last that has it is gone."""
+"""Incremental changes of the recorded claims: overlapping CPUs are held until the last claim with them is gone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_cpus_of_two_claims_are_held_until_both_are_gone() -> None:
     assert held_by(both.changed(drop=("a",)).changed(drop=("b",))) == ""
 
 
-def test_an_overlap_that_comes_after_others_were_given_up_is_counted_too() -> None:
+def test_an_overlap_that_comes_after_others_ended_is_counted_too() -> None:
     claims = PinnedClaims.of((claim("a", "0-3"), claim("b", "4-5")))
     claims = claims.changed((claim("c", "0-1"),), ("b",))
     assert held_by(claims) == "0-3"
@@ -42,7 +42,7 @@ def test_a_claim_that_is_put_and_dropped_at_once_holds_nothing() -> None:
 
 
 class Watched(PinnedClaim, frozen=True):
-    """A claim that counts how often somebody asks what it holds."""
+    """A claim that counts how often it is asked what it holds."""
 
     asked = 0
 
@@ -53,7 +53,7 @@ class Watched(PinnedClaim, frozen=True):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_change_looks_at_no_other_claim_unless_some_overlap(*, overlap: bool) -> None:
+def test_a_change_reads_no_other_claim_unless_some_overlap(*, overlap: bool) -> None:
     Watched.asked = 0
     other = Watched(ClaimRef("default", "other", "other"), CPUSet((9,)), CPUSet((9,)))
     claims = PinnedClaims.of((other, claim("a", "0-3"), claim("b", "3-5" if overlap else "4-5")))
