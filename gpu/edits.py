@@ -268,8 +268,20 @@ _LIBRARY_FOLDERS: Final = (
     "usr/local/glibc/usr/lib",
     "usr/local/glibc/lib",
 )
-# This library has the version of its interface instead of the driver's.
-_UNVERSIONED: Final = "libnvidia-nvvm70"
+# In these folders beside the driver's libraries, other programs look for plug-ins: GBM and VDPAU.
+_PLUGIN_FOLDERS: Final = ("gbm", "vdpau")
+# These libraries have the version of their interface instead of the driver's.
+_UNVERSIONED: Final = frozenset(
+    {
+        "libnvidia-api",
+        "libnvidia-egl-gbm",
+        "libnvidia-egl-wayland",
+        "libnvidia-egl-wayland2",
+        "libnvidia-egl-xcb",
+        "libnvidia-egl-xlib",
+        "libnvidia-nvvm70",
+    }
+)
 _COMPUTE: Final = frozenset(
     {
         "libcuda",
@@ -281,7 +293,7 @@ _COMPUTE: Final = frozenset(
         "libnvidia-gpucomp",
         "libnvidia-ml",
         "libnvidia-nvvm",
-        _UNVERSIONED,
+        "libnvidia-nvvm70",
         "libnvidia-opencl",
         "libnvidia-opticalflow",
         "libnvidia-ptxjitcompiler",
@@ -293,17 +305,27 @@ _STEMS: Final[Mapping[GPUMode, frozenset[str] | None]] = {
     GPUMode.GRAPHICS: None,
     GPUMode.VFIO: frozenset(),
 }
+_TOOL_FOLDERS: Final = ("usr/bin", "usr/local/bin", "usr/libexec/nvidia/tesla/bin", "home/kubernetes/bin/nvidia/bin")
+_TOOLS: Final = ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+_COMPUTE_FILES: Final = ("etc/OpenCL/vendors/nvidia.icd",)
 _FILES: Final[Mapping[GPUMode, tuple[str, ...]]] = {
-    GPUMode.COMPUTE: ("usr/bin/nvidia-smi", "etc/OpenCL/vendors/nvidia.icd"),
+    GPUMode.COMPUTE: _COMPUTE_FILES,
     GPUMode.GRAPHICS: (
-        "usr/bin/nvidia-smi",
-        "etc/OpenCL/vendors/nvidia.icd",
+        *_COMPUTE_FILES,
         "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+        "usr/share/egl/egl_external_platform.d/09_nvidia_wayland2.json",
+        "usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json",
+        "usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json",
+        "usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json",
+        "usr/share/egl/egl_external_platform.d/20_nvidia_xlib.json",
+        "usr/share/nvidia/nvoptix.bin",
         "usr/share/vulkan/icd.d/nvidia_icd.json",
         # Fedora's packages have the architecture in the name.
         "usr/share/vulkan/icd.d/nvidia_icd.x86_64.json",
         "usr/share/vulkan/icd.d/nvidia_icd.aarch64.json",
+        "usr/share/vulkan/implicit_layer.d/nvidia_layers.json",
         "etc/vulkan/icd.d/nvidia_icd.json",
+        "etc/vulkan/implicit_layer.d/nvidia_layers.json",
     ),
     GPUMode.VFIO: (),
 }
@@ -320,7 +342,12 @@ def user_space(root: Root, address: str, mode: GPUMode) -> ContainerEdits:
         return ContainerEdits()
     prefix = _host(root)
     facts = nvidia_facts(root, address) or NvidiaFacts()
-    return _vendor_edits(root, prefix, facts) or ContainerEdits(mounts=tuple(_mounts(root, prefix, mode)))
+    edits = _vendor_edits(root, prefix, facts)
+    if edits:
+        return edits
+    mounts = tuple(_mounts(root, prefix, mode))
+    # Without a hook, the linker's cache in the container does not know the libraries. Triton (torch.compile) asks it.
+    return ContainerEdits(env=("TRITON_LIBCUDA_PATH=/usr/lib64",) if mounts else (), mounts=mounts)
 
 
 def _vendor_edits(root: Root, prefix: str, facts: NvidiaFacts) -> ContainerEdits | None:
@@ -385,10 +412,20 @@ def _mounts(root: Root, prefix: str, mode: GPUMode) -> Iterable[Mount]:
                 host_path = f"/{real.removeprefix(prefix)}"
                 for target in _targets(root, prefix, folder):
                     yield Mount(host_path=host_path, container_path=f"{target}/{name}", options=_OPTIONS)
-            for path in (path for path in _FILES[mode] if root.exists(f"{driver_root}{path}")):
-                host_path = f"/{driver_root.removeprefix(prefix)}{path}"
+            for place, path in _files(root, driver_root, mode):
+                host_path = f"/{driver_root.removeprefix(prefix)}{place}"
                 yield Mount(host_path=host_path, container_path=f"/{path}", options=_OPTIONS)
             return
+
+
+def _files(root: Root, driver_root: str, mode: GPUMode) -> Iterable[tuple[str, str]]:
+    """Yield the driver's tools and other files: where they are, and where containers have them."""
+    for tool in _TOOLS:
+        places = (f"{folder}/{tool}" for folder in _TOOL_FOLDERS)
+        place = next((place for place in places if root.exists(f"{driver_root}{place}")), None)
+        if place is not None:
+            yield place, f"usr/bin/{tool}"
+    yield from ((path, path) for path in _FILES[mode] if root.exists(f"{driver_root}{path}"))
 
 
 def _configured(root: Root, driver_root: str) -> Iterable[str]:
@@ -402,15 +439,16 @@ def _configured(root: Root, driver_root: str) -> Iterable[str]:
 def _libraries(root: Root, folder: str, version: str, stems: frozenset[str] | None) -> dict[str, str]:
     """Return the names of this version's libraries in a folder, each with the file to which it leads."""
     libraries: dict[str, str] = {}
-    for name in all_names(root, folder):
-        stem, so, _ = name.partition(".so.")
+    plugins = (f"{below}/{name}" for below in _PLUGIN_FOLDERS for name in names(root, f"{folder}/{below}"))
+    for name in (*all_names(root, folder), *plugins):
+        stem, so, _ = name.partition(".so")
         if not so or (stems is not None and stem not in stems):
             continue
         try:
             real = root.resolve(f"{folder}/{name}")
         except OSError:
             continue
-        if real.endswith(f".so.{version}") or stem == _UNVERSIONED:
+        if real.endswith(f".so.{version}") or stem in _UNVERSIONED:
             libraries[name] = real
     return libraries
 

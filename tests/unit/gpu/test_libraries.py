@@ -23,11 +23,15 @@ def with_libraries(folder: str = DEBIAN, version: str = "550.54.15") -> Machine:
         machine.put(f"{folder}/{stem}.so.{version}", b"")
         machine.put(f"{folder}/{stem}.so.1", Link(f"{stem}.so.{version}"))
     machine.put(f"{folder}/libcuda.so.535.1.1", b"")
-    machine.put(f"{folder}/libnvidia-nvvm70.so.4", b"")
-    machine.put(f"{folder}/libc.so.6", b"")
+    for name in ("libnvidia-nvvm70.so.4", "libnvidia-egl-gbm.so.1.1.2", "libc.so.6", "gbm/dri_gbm.so"):
+        machine.put(f"{folder}/{name}", b"")
+    machine.put(f"{folder}/libcuda.so", Link("libcuda.so.1"))
+    machine.put(f"{folder}/gbm/nvidia-drm_gbm.so", Link(f"../libnvidia-ml.so.{version}"))
     vulkan = "usr/share/vulkan/icd.d/nvidia_icd.x86_64.json"
-    for path in ("usr/bin/nvidia-smi", "etc/OpenCL/vendors/nvidia.icd", vulkan):
+    for path in ("etc/OpenCL/vendors/nvidia.icd", vulkan, "usr/share/nvidia/nvoptix.bin"):
         machine.put(path, b"")
+    for tool in ("nvidia-smi", "nvidia-cuda-mps-server"):
+        machine.put(f"usr/{'local/' if 'local' in folder else ''}bin/{tool}", b"")
     return machine
 
 
@@ -62,22 +66,28 @@ def test_the_running_drivers_libraries_go_where_both_families_of_images_look() -
     real = f"/{DEBIAN}/libcuda.so.550.54.15"
     mounts = mounted(with_libraries())
     for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"):
-        assert mounts[f"{folder}/libcuda.so.1"] == real
+        assert mounts[f"{folder}/libcuda.so"] == mounts[f"{folder}/libcuda.so.1"] == real
         assert mounts[f"{folder}/libcuda.so.550.54.15"] == real
     assert mounts["/usr/bin/nvidia-smi"] == "/usr/bin/nvidia-smi"
 
 
 def test_libraries_of_another_version_or_of_others_stay_on_the_host() -> None:
     names = {path.rpartition("/")[2].partition(".")[0] for path in mounted(with_libraries())}
-    assert names == {"libcuda", "libnvidia-ml", "libnvidia-nvvm70", "nvidia-smi", "nvidia"}
+    assert names == {"libcuda", "libnvidia-ml", "libnvidia-nvvm70", "nvidia-smi", "nvidia-cuda-mps-server", "nvidia"}
     assert "/usr/lib64/libcuda.so.535.1.1" not in mounted(with_libraries())
 
 
 def test_graphics_brings_all_libraries_of_the_driver_and_what_names_them() -> None:
     paths = mounted(with_libraries(), GPUMode.GRAPHICS)
-    for path in ("/usr/lib64/libnvidia-glcore.so.1", "/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json"):
-        assert path in paths
-    assert not [path for path in paths if "libc." in path or "535" in path]
+    for name in ("libnvidia-glcore.so.1", "libnvidia-egl-gbm.so.1.1.2", "gbm/nvidia-drm_gbm.so"):
+        assert f"/usr/lib64/{name}" in paths
+    for path in ("vulkan/icd.d/nvidia_icd.x86_64.json", "nvidia/nvoptix.bin"):
+        assert f"/usr/share/{path}" in paths
+    assert not [path for path in paths if "libc." in path or "535" in path or "dri_gbm" in path]
+
+
+def test_programs_that_ask_the_linkers_cache_are_told_where_the_library_is() -> None:
+    assert user_space(with_libraries().root(), ADDRESS, GPUMode.COMPUTE).env == ("TRITON_LIBCUDA_PATH=/usr/lib64",)
 
 
 def test_vfio_brings_nothing() -> None:
@@ -101,7 +111,10 @@ def test_in_a_daemonset_the_nodes_files_are_found_and_named_as_the_runtime_sees_
 def test_the_libraries_are_found_where_containers_of_drivers_and_distributions_keep_them(folder: str) -> None:
     machine = with_libraries(folder)
     machine.put("etc/ld.so.conf.d/nvidia-tesla.conf", "# Bottlerocket\n\n/usr/lib/nvidia/tesla/\ninclude /x\n")
-    assert mounted(machine)["/usr/lib64/libcuda.so.1"] == f"/{folder}/libcuda.so.550.54.15"
+    mounts = mounted(machine)
+    assert mounts["/usr/lib64/libcuda.so.1"] == f"/{folder}/libcuda.so.550.54.15"
+    if not folder.startswith("run/"):
+        assert mounts["/usr/bin/nvidia-smi"].endswith("/bin/nvidia-smi")
 
 
 def test_without_libraries_the_image_must_bring_them() -> None:
