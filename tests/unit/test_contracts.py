@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PARTS = ("api", "cdi", "cpu", "driver", "gpu", "memory", "proto", "sanity", "show", "sim", "tools")
 
-# Contract -> (file, statement, what the linter says of it). Those in functions and for type checkers count too.
+# Contract -> (file, statement, the linter's message). Imports in functions and for type checkers count too.
 PLANTED = {
     "Layers: a part imports those below it": [
         ("cdi/rules.py", "from dranode.api import names", "cdi.rules -> .*api.names"),
@@ -72,7 +72,7 @@ PLANTED = {
 
 @pytest.fixture(scope="module")
 def verdict(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the linter prints about the tree with every violation planted in it."""
+    """The linter's output for the tree with every violation planted."""
     copy = tmp_path_factory.mktemp("planted")
     for part in PARTS:
         shutil.copytree(ROOT / part, copy / "dranode" / part, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""Names of fields as Kubernetes writes them: one with another name, such as `hostIp` for `hostIP`, is read as empty."""
+"""Field names as Kubernetes writes them: a field with another name, such as `hostIp` for `hostIP`, is read as empty."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import dranode.sim
 import dranode.tools.kubectl
 from dranode.api.resource import APIDocument
 
-# Kubernetes' API conventions: letters of an acronym are all large or, at the beginning, all small.
+# Kubernetes' API conventions: the letters of an acronym are all upper case or, at the beginning, all lower case.
 ACRONYM = re.compile(r"(Api|Cel|Cidr|Cpu|Dns|Id|Ip|Os|Tls|Uid|Uri|Url)s?(?![a-z])")
 
 
 def documents() -> Iterator[type[APIDocument]]:
-    """Every kind of value that is read from documents of Kubernetes."""
+    """Every type of value that is read from Kubernetes documents."""
     for package in (dranode.driver, dranode.tools.kubectl, dranode.sim):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)

@@ -1,4 +1,4 @@
-"""Rules of the house that no linter knows."""
+"""Rules of this repository that no linter knows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PARTS = ("api", "cdi", "cpu", "driver", "gpu", "memory", "proto", "sanity", "show", "sim", "tools")
 
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-# import-linter forbids what deciding modules import, in functions too; these act without an import.
+# import-linter checks what deciding modules import, in functions too. These builtins act without an import.
 ACTING_BUILTINS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint"}
 
 
@@ -33,7 +33,7 @@ def deciding() -> tuple[Path, ...]:
     return tuple(file for files in folders_or_files for file in files)
 
 
-def test_the_list_of_deciding_modules_lacks_none() -> None:
+def test_the_list_of_deciding_modules_is_complete() -> None:
     roots = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
     (contract,) = (each for each in CONTRACTS if each["name"] == "Deciding modules import nothing that acts")
     graph = grimp.build_graph(*roots, include_external_packages=True, cache_dir=None)
@@ -41,7 +41,7 @@ def test_the_list_of_deciding_modules_lacks_none() -> None:
         importer, _, imported = allowed.partition(" -> ")
         if "*" not in importer:
             graph.remove_import(importer=importer, imported=imported)
-    # What prints acts too; the commands of people are not listed.
+    # Printing is acting too; the commands for people are not listed.
     acting = [name for name in (*contract["forbidden_modules"], "click", "rich") if name in graph.modules]
     act = {name for each in acting for name in graph.find_downstream_modules(each, as_package=True)}
     ours = {name for name in graph.modules if name.startswith("dranode.") and not graph.find_children(name)}
@@ -52,7 +52,7 @@ def test_the_list_of_deciding_modules_lacks_none() -> None:
 
 
 def _loaded_by_serve() -> tuple[frozenset[str], frozenset[str]]:
-    """All modules of ours, and those that `serve` with every driver of ours loads sooner or later."""
+    """All our modules, and those that `serve` loads sooner or later with every driver of ours."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     graph = grimp.build_graph(*project["tool"]["importlinter"]["root_packages"], cache_dir=None)
     groups = (project["project"]["entry-points"][f"dranode.{name}"] for name in ("plugins", "options"))
@@ -62,7 +62,7 @@ def _loaded_by_serve() -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(graph.modules), frozenset(upstream)
 
 
-def test_serve_loads_all_of_the_node_driver_and_nothing_that_serves_people() -> None:
+def test_serve_loads_all_of_the_node_driver_and_nothing_for_people() -> None:
     modules, loaded = _loaded_by_serve()
     unused = {name for name in modules - loaded if name.startswith("dranode.driver.")} - {"dranode.driver.testing"}
     packages = {name for name in unused if any(other.startswith(f"{name}.") for other in modules)}
@@ -83,7 +83,7 @@ def test_every_folder_with_an_init_is_listed_as_a_package() -> None:
 
 
 def _acts(path: Path) -> set[str]:
-    """The builtins that act and are called in a file, and importlib."""
+    """The builtins that act and importlib, as far as a file calls them."""
     nodes = list(ast.walk(tree_of(path)))
     called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
@@ -94,7 +94,7 @@ def test_deciding_modules_call_nothing_that_acts() -> None:
     assert {str(path.relative_to(ROOT)): acting for path in deciding() if (acting := _acts(path))} == {}
 
 
-# What the seam has that acts: a deciding module of a driver that is written through it imports none of these.
+# The names of the seam that act: a deciding module of a driver that is written with it imports none of them.
 ACTING_SEAM = {
     "Root",
     "find_pods_cgroups",
@@ -108,7 +108,7 @@ ACTING_SEAM = {
 }
 
 
-def test_the_seams_names_that_act_are_those_of_acting_modules() -> None:
+def test_the_seams_acting_names_come_from_acting_modules() -> None:
     (contract,) = (each for each in CONTRACTS if each["name"] == "Deciding modules import nothing that acts")
     decides = tuple(contract["source_modules"])
     nodes = (node for node in ast.parse((ROOT / "driver/__init__.py").read_text()).body)
@@ -122,12 +122,12 @@ def _from_the_seam(path: Path) -> set[str]:
     return {alias.name for node in nodes if node.module == "dranode.driver" for alias in node.names}
 
 
-def test_deciding_modules_take_nothing_that_acts_from_the_seam() -> None:
+def test_deciding_modules_import_nothing_that_acts_from_the_seam() -> None:
     taken = {str(path.relative_to(ROOT)): _from_the_seam(path) & ACTING_SEAM for path in deciding()}
     assert {path: names for path, names in taken.items() if names} == {}
 
 
-def test_the_generated_protobuf_modules_are_those_of_the_contracts(tmp_path: Path) -> None:
+def test_the_generated_protobuf_modules_follow_the_contracts(tmp_path: Path) -> None:
     contracts = sorted((ROOT / "proto").glob("*.proto"))
     subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""What a release is made of, as far as it shows without building one."""
+"""The contents of a release, as far as they can be checked without building one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def license_of(name: str) -> str:
     return f"{facts.get('license_expression') or ''} {' '.join(classifiers)} {str(facts.get('license') or '')[:200]}"
 
 
-def test_every_package_that_runs_has_a_licence_that_lets_it_be_passed_on() -> None:
+def test_every_runtime_package_has_a_licence_that_permits_redistribution() -> None:
     licenses = {name: license_of(name) for name in set(locked("debug")) - {"tzdata"}}
     assert {name: text for name, text in licenses.items() if not ALLOWED.search(text)} == {}
 
@@ -48,7 +48,7 @@ def test_the_locks_agree_on_every_package() -> None:
     assert node.items() <= run.items() <= debug.items() <= dev.items()
 
 
-def test_one_version_names_package_chart_and_manifests() -> None:
+def test_package_chart_and_manifests_have_one_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((ROOT / "deploy" / "chart" / "Chart.yaml").read_text())
     assert {chart["version"], chart["appVersion"]} == {version}
@@ -83,13 +83,13 @@ def image(blobs: dict[str, bytes], architecture: str, *layers: dict[str, bytes],
 
 def archive(path: Path, blobs: dict[str, bytes], *manifests: bytes) -> Path:
     index = {"manifests": [blob(blobs, each) for each in manifests]}
-    # As docker writes one of several platforms.
+    # As docker writes an archive of several platforms.
     outer = {"manifests": [blob(blobs, json.dumps(index).encode())]}
     path.write_bytes(packed({"index.json": json.dumps(outer).encode(), **blobs}))
     return path
 
 
-def test_the_size_of_an_installation_is_that_of_its_files_without_bytecode(tmp_path: Path) -> None:
+def test_the_size_of_an_installation_excludes_bytecode(tmp_path: Path) -> None:
     (tmp_path / "package" / "__pycache__").mkdir(parents=True)
     (tmp_path / "package" / "code.py").write_bytes(b"x" * 1_500_000)
     (tmp_path / "package" / "__pycache__" / "code.pyc").write_bytes(b"x" * 9_000_000)
@@ -97,7 +97,7 @@ def test_the_size_of_an_installation_is_that_of_its_files_without_bytecode(tmp_p
     assert trial.megabytes(tmp_path) == pytest.approx(1.5)
 
 
-def test_an_image_has_the_same_bytes_whenever_and_in_whatever_order_its_blobs_were_written(tmp_path: Path) -> None:
+def test_an_image_has_the_same_bytes_whatever_the_order_of_its_blobs(tmp_path: Path) -> None:
     blobs: dict[str, bytes] = {}
     made = image(blobs, "amd64", {"var/lib/dpkg/status": b"Package: a\nVersion: 1\nArchitecture: all\n"})
     first, again = archive(tmp_path / "first.tar", blobs, made), tmp_path / "again.tar"

@@ -1,4 +1,4 @@
-"""The site: every page has its place, every link leads somewhere, and the schemas say what the drivers take."""
+"""The site: every page has its place, every link leads somewhere, and the schemas match what the drivers accept."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_every_page_of_the_manual_is_in_the_navigation_once() -> None:
     assert others == {"index.md", "examples.md", *(f"{name}.md" for name in site.TOP)}
 
 
-def test_links_of_the_tree_become_links_of_the_site() -> None:
+def test_links_in_the_tree_become_links_of_the_site() -> None:
     text = "[a](docs/install.md#x) [b](examples/cpu-numa.yaml) [c](examples) [d](tests/crash) [e](#here) [f](README.md)"
     assert site.relinked(text, ROOT) == (
         "[a](install.md#x) [b](examples.md#cpu-numayaml) [c](examples.md) d [e](#here) [f](index.md)"
     )
 
 
-def test_links_to_and_from_a_folder_of_the_manual_go_down_and_up() -> None:
+def test_links_to_and_from_a_folder_of_the_manual_are_converted() -> None:
     assert site.relinked("[a](docs/decisions/nri.md)", ROOT) == "[a](decisions/nri.md)"
     text = "[a](../install.md#x) [b](ledger.md) [c](../../ARCHITECTURE.md) [d](../../examples) [e](../../README.md)"
     assert site.relinked(text, site.MANUAL / "decisions") == (
@@ -76,7 +76,7 @@ def configurations() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", CONFIGURATIONS)
-def test_the_schemas_take_what_the_examples_say_and_no_typo(kind: str) -> None:
+def test_the_schemas_accept_the_examples_and_no_typo(kind: str) -> None:
     validator = jsonschema.Draft202012Validator(schema(kind))
     validator.check_schema(schema(kind))
     of_kind = [each for each in configurations() if each["kind"] == kind]
@@ -88,7 +88,7 @@ def test_the_schemas_take_what_the_examples_say_and_no_typo(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CONFIGURATIONS)
-def test_every_field_of_a_configuration_says_what_it_is(kind: str) -> None:
+def test_every_field_of_a_configuration_has_a_description(kind: str) -> None:
     rows = {name: (value, what) for name, value, what in fields(schema(kind), kind)}
     assert rows
     assert not [name for name, row in rows.items() if not all(row)]
@@ -118,15 +118,15 @@ def test_every_option_of_serve_is_on_the_page_of_options_with_its_flags_and_vari
     assert "`DRANODE_CONFIG`" in page
 
 
-def test_the_page_of_events_has_every_one_that_is_sent() -> None:
+def test_the_page_of_events_has_every_event() -> None:
     shown = [row[0] for row in table(reference.events(), "Events")]
-    # One for each kind, of impaired claims one for each driver that has a reason; one kind has no Event.
+    # One for each kind, and for impaired claims one for each driver with a reason; one kind has no Event.
     assert len(shown) == len(Occurrence.__args__) - len({ClaimRestored}) + len(reference.IMPAIRED) - 1
     assert all(shown)
 
 
 @pytest.mark.parametrize("page", sorted(site.MANUAL.glob("*.md")), ids=lambda page: page.name)
-def test_the_tables_of_a_page_are_those_that_make_tables_writes(page: Path) -> None:
+def test_the_tables_of_the_pages_are_up_to_date(page: Path) -> None:
     assert with_tables(page.read_text()) == page.read_text()
 
 
@@ -138,7 +138,7 @@ def test_every_metric_is_in_a_table_by_the_name_that_is_scraped() -> None:
     assert all(name.endswith("_total") == (kind == "counter") for name, kind in shown)
 
 
-def test_every_command_that_answers_programs_is_on_their_page() -> None:
+def test_every_command_for_programs_is_on_their_page() -> None:
     assert not answered() & ELSEWHERE
     assert answered() | ELSEWHERE == set(commands_for_programs())
     page = answers()
@@ -167,14 +167,14 @@ x = 1 < 2
 HTML = "<h1>A page</h1><pre><span># no heading</span>\n<code>x = 1 &lt; 2</code></pre><h2>The</h2><pre>y\n</pre>"
 
 
-def test_a_page_of_which_nothing_got_lost_has_no_problem() -> None:
+def test_a_completely_rendered_page_has_no_problem() -> None:
     assert list(problems(PAGE, HTML, ["A page", "The <code>rest</code>"])) == []
 
 
 @pytest.mark.parametrize(
     ("content", "titles", "expected"),
     [
-        # What becomes of a fence that is not opened: text, and what follows up to the next fence is code.
+        # An unopened fence is rendered as text, and everything up to the next fence as code.
         (
             "<p>```toml a.toml</p><pre>y</pre>",
             ["A page", "The rest"],
@@ -185,15 +185,13 @@ def test_a_page_of_which_nothing_got_lost_has_no_problem() -> None:
         (HTML, ["A page", "no heading", "The rest"], ["the table of contents has A page, no heading, The rest"]),
     ],
 )
-def test_what_a_page_lost_on_its_way_to_the_site_is_a_problem(
-    content: str, titles: list[str], expected: list[str]
-) -> None:
+def test_content_lost_in_rendering_is_a_problem(content: str, titles: list[str], expected: list[str]) -> None:
     reported = list(problems(PAGE, content, titles))
     assert len(reported) == len(expected)
     assert [sentence for sentence, part in zip(reported, expected, strict=True) if part not in sentence] == []
 
 
-def test_every_name_that_drivers_import_is_on_their_page_with_what_it_promises() -> None:
+def test_every_name_that_drivers_import_is_on_their_page_with_its_docstring() -> None:
     page = names()
     sections = dict(re.findall(r"^## `(\w+)` \{[^}]*\}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
     assert sections.keys() == {*dranode.driver.__all__, *dranode.api.__all__, "check_plugin"}

@@ -1,4 +1,4 @@
-"""The repository's own automation: pinned, with few rights, and the files that others look for first."""
+"""The repository's automation: pinned, with few permissions, and with the files that visitors look for first."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def document(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_starts_without_rights_and_each_job_reads_unless_it_says_why(path: Path) -> None:
+def test_a_workflow_has_no_permissions_and_jobs_only_read_unless_they_say_why(path: Path) -> None:
     workflow = document(path)
     assert workflow["permissions"] == {}
     for job in workflow["jobs"].values():
         assert job["permissions"]["contents"] == "read"
-        # A hosted machine runs for six hours at most; nobody waits for what runs at night.
+        # A hosted runner stops a job after six hours; nobody waits for nightly jobs.
         assert job["timeout-minutes"] <= (360 if path.stem == "nightly" else 120)
 
 
@@ -39,16 +39,16 @@ def test_the_image_runs_in_every_release_that_is_built_to_be_run() -> None:
     assert [re.fullmatch(r"v(\d+\.\d+)\.\d+@sha256:[0-9a-f]{64}", node)[1] for node in nodes] == list(VERSIONS)  # type: ignore[index]
 
 
-def test_every_python_that_the_wheel_is_tried_on_runs_the_tests() -> None:
+def test_the_tests_run_on_every_python_on_which_the_wheel_is_tried() -> None:
     job = document(FOLDER / "ci.yml")["jobs"]["test"]
     assert job["strategy"]["matrix"] == {"python": list(PYTHONS)}
     steps = document(FOLDER / "release.yml")["jobs"]["build"]["steps"]
     (asked,) = (step["with"]["python-version"] for step in steps if "actions/setup-python" in step.get("uses", ""))
-    # The last one is the one that `python` is.
+    # The last one is the one called `python`.
     assert asked.split() == list(reversed(PYTHONS))
 
 
-def test_every_row_of_real_clusters_runs_each_week_in_a_job_of_its_own() -> None:
+def test_every_row_of_real_clusters_runs_weekly_in_its_own_job() -> None:
     workflow = document(FOLDER / "clusters.yml")
     (cron,) = (each["cron"] for each in workflow["True"]["schedule"])
     assert re.fullmatch(r"\d+ \d+ \* \* \d", cron)
@@ -61,7 +61,7 @@ def test_every_row_of_real_clusters_runs_each_week_in_a_job_of_its_own() -> None
     assert job["env"] == {"ROW": "${{ matrix.row }}"}
 
 
-def test_static_analysis_looks_at_every_change_in_the_code_and_in_the_workflows() -> None:
+def test_static_analysis_checks_every_change_of_code_and_workflows() -> None:
     workflow = document(FOLDER / "codeql.yml")
     assert {"push", "pull_request", "schedule"} <= set(workflow["True"])
     job = workflow["jobs"]["analyze"]
@@ -81,7 +81,7 @@ def test_zizmor_finds_nothing() -> None:
     assert answer.returncode == 0, answer.stdout
 
 
-def test_zizmor_finds_what_is_wrong(tmp_path: Path) -> None:
+def test_zizmor_finds_planted_mistakes(tmp_path: Path) -> None:
     text = (FOLDER / "ci.yml").read_text()
     (tmp_path / ".github" / "workflows").mkdir(parents=True)
     (tmp_path / ".github" / "workflows" / "ci.yml").write_text(re.sub(r"@[0-9a-f]{40} # v7.0.1", "@main", text))
@@ -90,7 +90,7 @@ def test_zizmor_finds_what_is_wrong(tmp_path: Path) -> None:
     assert answer.returncode != 0
 
 
-def test_no_binary_is_kept_in_the_tree() -> None:
+def test_the_tree_has_no_binaries() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
     executable = {".so", ".exe", ".pyc", ".whl", ".jar", ".o", ".a", ".dll", ".dylib"}
     assert [name for name in listed if Path(name).suffix in executable] == []

@@ -1,4 +1,4 @@
-"""The request policies of a capacity that the API server takes, and what it refuses of others (KEP-5075)."""
+"""The request policies of a capacity that the API server accepts, and how it rejects others (KEP-5075)."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ def test_a_policy_against_the_rules_is_refused_with_its_values(
         policy("1Ki", "1 1024 2Ki"),
     ],
 )
-def test_a_policy_within_the_rules_is_taken(given: CapacityRequestPolicy) -> None:
+def test_a_policy_within_the_rules_is_accepted(given: CapacityRequestPolicy) -> None:
     assert list(policy_problems(Quantity("1Mi"), given)) == []

@@ -1,4 +1,4 @@
-"""Texts that the kernel, an archive or a claim may hold, of any length."""
+"""CPU lists and masks of any length that the kernel, an archive or a claim may contain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dranode.api.cpuset import MAX_CPU, CPUSet
 
 
 @pytest.mark.parametrize("text", ["0x1", "-1", "1_0", " 1", "", "1,", "123456789", "g"])
-def test_a_mask_is_made_of_hexadecimal_words(text: str) -> None:
+def test_a_mask_is_written_in_hexadecimal_words(text: str) -> None:
     with pytest.raises(ValueError, match="not a hexadecimal word of 32 bits"):
         CPUSet.parse_mask(text)
 
@@ -20,7 +20,7 @@ def test_a_mask_reads_its_words_from_the_most_significant() -> None:
     assert CPUSet.parse_mask(",".join(["ffffffff"] * ((MAX_CPU + 1) // 32))) == CPUSet.parse(f"0-{MAX_CPU}")
 
 
-def test_a_mask_beyond_every_cpu_is_refused_before_it_is_read() -> None:
+def test_a_mask_beyond_every_possible_cpu_is_refused_before_it_is_parsed() -> None:
     for text in (",".join(["0"] * ((MAX_CPU + 1) // 32 + 1)), "ffffffff," * (32 << 20)):
         with pytest.raises(ValueError, match="goes beyond the largest CPU id, 1048575"):
             CPUSet.parse_mask(text)
@@ -41,9 +41,9 @@ def test_a_list_of_many_items_is_the_set_of_them(items: list[int]) -> None:
 def test_many_wide_ranges_take_no_longer_than_many_narrow_ones() -> None:
     started = time.process_time()
     assert len(CPUSet.parse(",".join([f"0-{MAX_CPU}"] * 380_000))) == MAX_CPU + 1
-    assert time.process_time() - started < 60  # each one by itself took 128 KiB, all of them minutes
+    assert time.process_time() - started < 60  # each one alone took 128 KiB, all of them minutes
 
 
-def test_a_list_that_is_longer_than_any_is_refused_before_it_is_read() -> None:
+def test_a_list_longer_than_any_possible_one_is_refused_before_it_is_parsed() -> None:
     with pytest.raises(ValueError, match="is longer than any of 1048576 CPUs"):
         CPUSet.parse("0," * (4 << 20))

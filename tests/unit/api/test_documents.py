@@ -1,4 +1,4 @@
-"""What is said of a document that does not decode."""
+"""The errors of documents that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EDITED = {"cdiVersion": "0.6.0", "kind": "a/b", "devices": [{"name": "d", "conta
         (Spec, EDITED, "devices[0].containerEdits: contains unknown field environment; there are env, deviceNodes"),
     ],
 )
-def test_an_unknown_field_is_refused_with_those_that_there_are(kind: Any, document: Any, message: str) -> None:
+def test_an_unknown_field_is_refused_with_the_known_ones(kind: Any, document: Any, message: str) -> None:
     for read in (decode, lambda kind, document: decode_json(kind, msgspec.json.encode(document))):
         with pytest.raises(DocumentError) as raised:
             read(kind, document)
@@ -54,7 +54,7 @@ def test_an_unknown_field_is_refused_with_those_that_there_are(kind: Any, docume
         (dict[str, MemoryConfig], {"a": {**MEMORY, "sharing": "all"}}, "'all' is not container or pod"),
     ],
 )
-def test_an_unknown_word_is_refused_with_those_that_there_are(kind: Any, document: Any, message: str) -> None:
+def test_an_unknown_value_is_refused_with_the_known_ones(kind: Any, document: Any, message: str) -> None:
     for read in (decode, lambda kind, document: decode_json(kind, msgspec.json.encode(document))):
         with pytest.raises(DocumentError) as raised:
             read(kind, document)
@@ -68,13 +68,13 @@ def test_an_unknown_word_is_refused_with_those_that_there_are(kind: Any, documen
         (b'{"spread": ' + b"[" * 100_000, "it is nested too deeply"),
     ],
 )
-def test_json_that_cannot_be_read_as_text_is_refused_as_a_document(text: bytes, message: str) -> None:
+def test_json_that_is_not_text_is_refused_as_a_document(text: bytes, message: str) -> None:
     with pytest.raises(DocumentError) as raised:
         decode_json(dict[str, Any], text)
     assert str(raised.value) == message
 
 
-def test_a_null_of_the_api_server_means_nothing() -> None:
+def test_a_null_of_the_api_server_means_absent() -> None:
     document = {
         "metadata": {"name": "c"},
         "spec": {"devices": {"requests": None}},
@@ -85,6 +85,6 @@ def test_a_null_of_the_api_server_means_nothing() -> None:
         assert read.status.allocation == AllocationResult()
 
 
-def test_a_null_in_place_of_what_is_required_is_an_error() -> None:
+def test_a_null_for_a_required_field_is_an_error() -> None:
     with pytest.raises(DocumentError, match=r"spec.devices.requests\[0\]: .*name"):
         decode(ResourceClaim, {"spec": {"devices": {"requests": [{"name": None}]}}})

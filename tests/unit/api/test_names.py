@@ -1,4 +1,4 @@
-"""What may be called what, on both sides of every limit."""
+"""Which names are valid, on both sides of every limit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_longest_subdomain_has_253_characters() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_name_is_good_up_to_its_limit_and_no_further(form: str) -> None:
+def test_a_name_is_valid_up_to_its_limit_and_no_further(form: str) -> None:
     judge, good, bad = FORMS[form]
     assert {name: judge(name) for name in good} == dict.fromkeys(good, True)
     assert {name: judge(name) for name in bad} == dict.fromkeys(bad, False)

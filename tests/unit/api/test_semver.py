@@ -24,17 +24,17 @@ def test_a_driver_version_becomes_strict_semver(driver: str, version: str) -> No
 @pytest.mark.parametrize(
     "driver", ["", "unknown", "6.8.5-dkms", "1..2", ".1", "1.2.", "\u0661.\u0662.\u0663", "1." * 40 + "1"]
 )
-def test_what_is_no_row_of_numbers_is_no_version(driver: str) -> None:
+def test_text_without_dotted_numbers_is_no_version(driver: str) -> None:
     assert semver_from_numbers(driver) is None
 
 
 @pytest.mark.parametrize("version", ["1.2.3", "0.0.0-rc.1+x"])
-def test_a_strict_version_is_one(version: str) -> None:
+def test_a_strict_version_is_valid(version: str) -> None:
     assert is_semver(version)
 
 
 @pytest.mark.parametrize("version", ["1.2", "v1.2.3", "01.2.3", "1.2.3-01", ""])
-def test_anything_else_is_no_version(version: str) -> None:
+def test_any_other_text_is_not_a_strict_version(version: str) -> None:
     assert not is_semver(version)
 
 

@@ -1,4 +1,4 @@
-"""What documents hold reaches logs, Events and terminals as one line that nothing obeys and that ends."""
+"""Text of documents reaches logs, Events and terminals as one limited line without control sequences."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ FORGED = "2026-01-01T00:00:00.000 INFO prepare driver=dra.cpu claim=default/othe
         ("\\n and 'quotes'", "\\n and 'quotes'"),
     ],
 )
-def test_what_does_not_print_is_shown_as_what_it_is(text: str, shown: str) -> None:
+def test_unprintable_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert printable(shown) == shown
 
 
-def test_a_sentence_has_one_line_and_an_end() -> None:
+def test_a_sentence_is_one_line_of_limited_length() -> None:
     assert (
         one_sentence("is not YAML: while scanning\n  in line 1\x1b[0m")
         == "is not YAML: while scanning in line 1\\x1b[0m"
@@ -50,7 +50,7 @@ def test_a_sentence_has_one_line_and_an_end() -> None:
 
 
 @pytest.mark.parametrize("value", ["v" * 9000, f"0\n{FORGED}", "\x1b[2J" * 2000])
-def test_every_error_is_a_sentence_whatever_its_value(value: str) -> None:
+def test_every_error_is_one_line_whatever_its_value(value: str) -> None:
     errors = [DranodeError(value), DocumentError(value, value)]
     for parameters in ({"cpuset": value}, {"apiVersion": value, "kind": value}, {value: 1}):
         with pytest.raises(DranodeError) as refused:
@@ -75,7 +75,7 @@ def test_no_value_makes_a_line_that_looks_like_an_event() -> None:
     assert all(line.startswith("    ") and line.isprintable() for line in others)
 
 
-def test_check_lets_no_document_steer_the_terminal(tmp_path: Path) -> None:
+def test_check_prints_no_control_sequences_of_a_document(tmp_path: Path) -> None:
     name = "a\\e]0;title\\a\\e[2Jb\\nc"
     (tmp_path / "claim.yaml").write_text(
         "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\n"

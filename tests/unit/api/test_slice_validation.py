@@ -1,4 +1,4 @@
-"""ResourceSlices and taints that the API server of Kubernetes 1.37 takes or refuses, with the paths of errors."""
+"""ResourceSlices and taints that the API server of Kubernetes 1.37 accepts or rejects, with the paths of errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]
         spec(skipNodeOperations=["NodePrepareResources", "NodeUnprepareResources"]),
     ],
 )
-def test_what_the_api_server_takes_is_valid(document: dict[str, Any]) -> None:
+def test_slices_that_the_api_server_accepts_are_valid(document: dict[str, Any]) -> None:
     assert errors(document) == []
 
 
@@ -112,7 +112,7 @@ def test_what_the_api_server_takes_is_valid(document: dict[str, Any]) -> None:
         (spec(skipNodeOperations=["NodePrepareResources"]), "spec.skipNodeOperations"),
     ],
 )
-def test_what_the_api_server_refuses_has_an_error_at_its_place(document: dict[str, Any], path: str) -> None:
+def test_slices_that_the_api_server_rejects_have_an_error_at_its_path(document: dict[str, Any], path: str) -> None:
     assert errors(document) == [path]
 
 
@@ -169,7 +169,7 @@ def test_what_the_api_server_refuses_has_an_error_at_its_place(document: dict[st
         ),
     ],
 )  # fmt: skip
-def test_what_the_api_server_refuses_of_a_device_has_an_error_at_its_place(fields: dict[str, Any], path: str) -> None:
+def test_devices_that_the_api_server_rejects_have_an_error_at_its_path(fields: dict[str, Any], path: str) -> None:
     assert errors(spec(devices=[{**device(), **fields}])) == [f"spec.devices[0]{path}"]
 
 
@@ -182,12 +182,12 @@ def test_what_the_api_server_refuses_of_a_device_has_an_error_at_its_place(field
         ),
     ],
 )
-def test_what_an_older_api_server_stored_is_no_error_of_every_release(document: dict[str, Any]) -> None:
+def test_slices_that_an_older_api_server_stored_are_valid_in_its_release(document: dict[str, Any]) -> None:
     assert errors(document) != []
     assert errors(document, newest=False) == []
 
 
-def test_the_devices_of_a_taint_rule_are_named_as_a_slice_names_them() -> None:
+def test_a_taint_rule_names_devices_as_a_slice_does() -> None:
     assert [error.path for error in selection_errors("a_b", "", "D", "spec.deviceSelector")] == [
         "spec.deviceSelector.driver",
         "spec.deviceSelector.pool",

@@ -24,7 +24,7 @@ def alternatives(*names: str) -> dict[str, Any]:
     return {"name": "r", "firstAvailable": [{"name": name, "deviceClassName": "g"} for name in names]}
 
 
-def test_a_claim_with_everything_in_order_has_no_errors() -> None:
+def test_a_valid_claim_has_no_errors() -> None:
     assert not errors(
         {
             "requests": [
@@ -126,7 +126,9 @@ def test_a_claim_with_everything_in_order_has_no_errors() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_rule_of_the_api_server_is_broken_at_its_path(devices: dict[str, Any], path: str, message: str) -> None:
+def test_a_broken_rule_of_the_api_server_is_reported_with_its_path(
+    devices: dict[str, Any], path: str, message: str
+) -> None:
     assert message in errors(devices)[path]
 
 
@@ -152,7 +154,7 @@ def test_selectors_of_alternatives_templates_and_classes_are_checked() -> None:
 
 
 @pytest.mark.parametrize(("name", "good"), [("example.com/gpu", True), ("gpu", False), ("kubernetes.io/gpu", False)])
-def test_an_extended_resource_has_a_domain_that_is_not_kubernetes_own(name: str, good: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_an_extended_resource_has_a_domain_other_than_kubernetes(name: str, good: bool) -> None:  # noqa: FBT001 - a parameter of the test
     device_class = decode(DeviceClass, {"metadata": {"name": "c"}, "spec": {"extendedResourceName": name}})
     assert bool(class_errors(device_class, anything)) is not good
 

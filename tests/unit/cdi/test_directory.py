@@ -49,7 +49,7 @@ def test_the_reference_drivers_spec_is_read(tmp_path: Path) -> None:
     assert read_spec(path) == msgspec.structs.replace(_spec(), cdi_version="0.8.0")
 
 
-def test_a_spec_that_a_person_wrote_in_yaml_is_read_too(tmp_path: Path) -> None:
+def test_a_handwritten_yaml_spec_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(
         "cdiVersion: 0.3.0\nkind: dra.k8s.io/cpu\ndevices:\n"
@@ -58,7 +58,7 @@ def test_a_spec_that_a_person_wrote_in_yaml_is_read_too(tmp_path: Path) -> None:
     assert read_spec(path) == _spec()
 
 
-def test_a_file_that_is_no_spec_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_spec_is_refused_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{"kind": 5, "foo": 1}')
     with pytest.raises(CDIError, match=r"a\.json: foo: is not a field"):
@@ -68,16 +68,16 @@ def test_a_file_that_is_no_spec_is_refused_with_its_name(tmp_path: Path) -> None
         read_spec(path)
 
 
-# What JSON may hold raw, but the YAML parser of a runtime refuses, folds, or takes for half a character.
+# Characters that JSON may contain raw, but a runtime's YAML parser rejects, folds, or takes for half a character.
 @pytest.mark.parametrize(
     "value", ["\x7f", "\x81", "\x85", "\u2028", "\u2029", "\ufeff", "\uffff", "/", "\0\t\n\r\\\"'", "😀", "é"]
 )
-def test_no_character_of_a_value_changes_on_its_way_through_a_runtimes_parser(value: str) -> None:
+def test_no_character_of_a_value_is_changed_by_a_runtimes_parser(value: str) -> None:
     spec = _spec(f"A={value}b  c")
     assert load_spec(encode_spec(spec)) == spec
 
 
-def test_a_written_file_is_readable_by_all_and_alone_in_a_folder_that_is_made(tmp_path: Path) -> None:
+def test_a_written_file_is_world_readable_and_alone_in_a_new_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "cdi"
     before = os.umask(0o077)
     try:
@@ -94,7 +94,7 @@ def test_the_same_content_is_not_written_again_and_other_content_replaces_the_fi
     first = (tmp_path / NAME).stat().st_ino
     assert not write_spec(tmp_path, NAME, _spec())
     assert (tmp_path / NAME).stat().st_ino == first
-    # A reader that has the old file open keeps the whole of it.
+    # A reader with the old file open keeps the whole old content.
     with (tmp_path / NAME).open("rb") as reader:
         write_spec(tmp_path, NAME, _spec("A=2"))
         assert b"DRA_CPUSET" in reader.read()
@@ -115,9 +115,9 @@ except OSError as error:
 """
 
 
-def test_a_file_that_does_not_fit_leaves_the_old_one_and_no_temporary_one(tmp_path: Path) -> None:
+def test_a_file_that_does_not_fit_leaves_the_old_one_and_no_temporary_file(tmp_path: Path) -> None:
     write_spec(tmp_path, NAME, _spec())
-    # A limit on the size of files stands in for a full disk: the write fails half-way.
+    # A limit on file sizes stands in for a full disk: the write fails half-way.
     failed = subprocess.run([sys.executable, "-c", _FULL, str(tmp_path), NAME], check=False)
     assert failed.returncode == errno.EFBIG
     assert [entry.name for entry in tmp_path.iterdir()] == [NAME]
@@ -131,7 +131,7 @@ def test_a_target_that_cannot_be_replaced_leaves_no_temporary_file(tmp_path: Pat
     assert [entry.name for entry in tmp_path.iterdir()] == [NAME]
 
 
-def test_a_file_that_is_made_takes_the_place_of_no_other(tmp_path: Path) -> None:
+def test_a_new_file_never_replaces_another(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         make_file(str(tmp_path / NAME), b"first")
@@ -144,7 +144,7 @@ def test_a_file_that_is_made_takes_the_place_of_no_other(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["a.yml", "a", "../a.json", "b/a.json", ""])
-def test_a_name_that_no_runtime_reads_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_name_that_no_runtime_reads_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(CDIError, match="not a file name that ends with"):
         write_spec(tmp_path, name, _spec())
 
@@ -173,14 +173,14 @@ def test_the_longest_key_that_runtimes_read_is_written() -> None:
     assert load_spec(encode_spec(spec)) == spec
 
 
-def test_removing_a_spec_twice_is_removing_it_once(tmp_path: Path) -> None:
+def test_a_spec_may_be_removed_twice(tmp_path: Path) -> None:
     write_spec(tmp_path, NAME, _spec())
     remove_spec(tmp_path, NAME)
     remove_spec(tmp_path, NAME)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_own_specs_are_listed_in_name_order_without_what_runtimes_do_not_read(tmp_path: Path) -> None:
+def test_own_specs_are_listed_by_name_without_files_that_runtimes_ignore(tmp_path: Path) -> None:
     for name in ("b_2.json", "b_1.yaml", "b_3.yml", "spec.x.tmp", "a_1.json"):
         (tmp_path / name).touch()
     assert [path.name for path in spec_files(tmp_path, "b_")] == ["b_1.yaml", "b_2.json"]
@@ -188,7 +188,7 @@ def test_own_specs_are_listed_in_name_order_without_what_runtimes_do_not_read(tm
     assert list(spec_files(tmp_path / "missing")) == []
 
 
-def test_the_folder_is_made_readable_whatever_the_umask(tmp_path: Path) -> None:
+def test_the_folder_is_readable_whatever_the_umask(tmp_path: Path) -> None:
     mask = os.umask(0o077)
     try:
         write_spec(tmp_path / "cdi", "a.json", _spec())
@@ -219,7 +219,7 @@ replace_file({str(tmp_path / NAME)!r}, b"content")
     assert not left.exists()
 
 
-def test_specs_and_the_temporary_files_of_other_writers_are_not_taken_away(tmp_path: Path) -> None:
+def test_specs_and_temporary_files_of_other_writers_are_not_removed(tmp_path: Path) -> None:
     write_spec(tmp_path, NAME, _spec())
     for name in ("spec.2863311530.tmp", "spec.json", ".dra.gpu_0123456789abcdef.tmp"):
         (tmp_path / name).touch()
@@ -230,6 +230,6 @@ def test_specs_and_the_temporary_files_of_other_writers_are_not_taken_away(tmp_p
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_nothing_is_taken_away_from_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_nothing_is_removed_from_a_missing_folder(tmp_path: Path) -> None:
     remove_abandoned(tmp_path / "cdi")
     assert not (tmp_path / "cdi").exists()

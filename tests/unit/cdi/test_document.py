@@ -1,4 +1,4 @@
-"""What a runtime reads of a CDI document, and why it refuses one."""
+"""How a runtime reads a CDI document, and why it rejects one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ YAML = f"{HEAD}- name: d\n  containerEdits: {{env: [A=1]}}\n"
         (b"kind: \xff", "byte 6: "),
     ],
 )
-def test_a_document_that_does_not_decode_is_refused_with_place_and_reason(text: str | bytes, message: str) -> None:
+def test_a_document_that_cannot_be_decoded_is_refused_with_path_and_reason(text: str | bytes, message: str) -> None:
     with pytest.raises(CDIError) as refused:
         load_spec(text.encode() if isinstance(text, str) else text)
     assert message in str(refused.value)
@@ -62,11 +62,11 @@ def test_a_document_that_does_not_decode_is_refused_with_place_and_reason(text: 
 
 @pytest.mark.parametrize("depth", [1_000, 100_000])
 @pytest.mark.parametrize("opening", ["[", "- ", "{a: ", "a: {b: "])
-def test_deep_nesting_is_refused_and_does_not_end_the_process(opening: str, depth: int) -> None:
+def test_deep_nesting_is_refused_and_does_not_crash_the_process(opening: str, depth: int) -> None:
     assert not validate((opening * depth).encode()).ok
 
 
-def test_aliases_that_multiply_without_end_are_refused() -> None:
+def test_exponentially_expanding_aliases_are_refused() -> None:
     lines = ["a: &a {x: y}"]
     lines += [
         f"{name}: &{name} {{{', '.join(f'k{index}: *{before}' for index in range(9))}}}"
@@ -93,18 +93,18 @@ def test_a_scalar_keeps_its_spelling_and_a_null_leaves_its_list() -> None:
     assert device.container_edits.additional_gids == (16, 10)
 
 
-def test_own_keys_override_merged_ones_and_earlier_sources_override_later_ones() -> None:
+def test_own_keys_override_merged_ones_and_earlier_merges_override_later_ones() -> None:
     merged = "{<<: [{a: first, b: first}, {b: second, c: second}], a: own, null: nobody}"
     annotations = load_spec(f"{YAML}annotations: {merged}\n".encode()).annotations
     assert annotations == {"a": "own", "b": "first", "c": "second"}
 
 
-def test_tabs_comments_and_what_follows_the_document_do_not_matter() -> None:
+def test_tabs_comments_and_later_documents_are_ignored() -> None:
     for text in (GOOD.replace(", ", ",\t"), f"# a comment\n{YAML}", f"{YAML}---\nother: document\n", f"\ufeff{GOOD}"):
         assert validate(text.encode()).ok, text
 
 
-def test_a_verdict_holds_one_problem_where_a_document_does_not_decode_and_all_where_it_does() -> None:
+def test_a_verdict_has_the_first_decoding_error_or_all_broken_rules() -> None:
     assert len(validate(b"[]").problems) == 1
     assert len(validate(b"kind: 5").problems) == 3
     verdict = validate(GOOD.encode())
@@ -134,7 +134,7 @@ def test_a_warning_names_older_runtimes_that_refuse_a_spec(text: str, warning: s
     assert not validate(GOOD.encode()).warnings
 
 
-def test_an_error_is_one_printable_line_that_ends() -> None:
+def test_an_error_is_one_printable_line_of_limited_length() -> None:
     key = "\x1b[2J\n\u202e" + "k" * 100_000
     for error in (CDIError("has an odd key", key), CDIError(f"is {key}")):
         assert str(error).isprintable()
@@ -143,7 +143,7 @@ def test_an_error_is_one_printable_line_that_ends() -> None:
 
 
 @pytest.mark.parametrize("text", ["0x_", "0x", "-0X_", "0b_", "0o_", "+0o"])
-def test_the_beginning_of_a_number_without_a_digit_is_a_text(text: str) -> None:
+def test_a_number_prefix_without_a_digit_is_a_string(text: str) -> None:
     document = f"cdiVersion: 0.6.0\nkind: a.com/b\nannotations: {{mask: {text}}}\ndevices: []\n"
     assert load_spec(document.encode()).annotations == {"mask": text}
     with pytest.raises(CDIError):

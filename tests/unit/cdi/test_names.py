@@ -29,7 +29,7 @@ from dranode.cdi.names import (
         "yet_another-vendor2.com/c-lass_2=dev_1:2.3",
     ],
 )
-def test_a_qualified_name_comes_apart_and_together_again(text: str) -> None:
+def test_a_qualified_name_is_split_and_joined_again(text: str) -> None:
     name = parse_qualified_name(text)
     assert str(name) == text
     assert qualified_name(f"{name.vendor}/{name.device_class}", name.device) == text
@@ -55,25 +55,25 @@ def test_a_qualified_name_comes_apart_and_together_again(text: str) -> None:
         ("", "the device name after = is missing"),
     ],
 )
-def test_what_is_no_qualified_name_is_refused_with_the_part_that_is_wrong(text: str, reason: str) -> None:
+def test_an_invalid_qualified_name_is_refused_with_the_wrong_part(text: str, reason: str) -> None:
     with pytest.raises(CDIError) as refused:
         parse_qualified_name(text)
     assert reason in str(refused.value)
 
 
-def test_a_qualified_name_is_cut_at_the_first_slash_and_the_first_equals_sign() -> None:
+def test_a_qualified_name_is_split_at_the_first_slash_and_the_first_equals_sign() -> None:
     assert split_kind("a/b/c") == ("a", "b/c")
     assert parse_qualified_name("v/c=d") == QualifiedName("v", "c", "d")
     assert split_kind("a/") == split_kind("/b") == split_kind("ab") == ("", "")
 
 
 @pytest.mark.parametrize("kind", ["A_b.com/C.d-e_f", "a..b/cc", "a" * 300 + "/" + "c" * 100, "a/b"])
-def test_the_library_takes_kinds_that_a_writer_does_not_write(kind: str) -> None:
+def test_the_library_accepts_kinds_that_a_writer_does_not_write(kind: str) -> None:
     assert kind_problem(kind) is None
     assert written_kind_problem(kind) is not None
 
 
-def test_a_writer_keeps_to_the_lengths_of_the_specification() -> None:
+def test_a_writer_respects_the_lengths_of_the_specification() -> None:
     assert written_kind_problem("dra.k8s.io/cpu") is None
     longest = ".".join(["a" * 62] * 4) + ".b"
     assert len(longest) == 253

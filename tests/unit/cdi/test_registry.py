@@ -30,22 +30,22 @@ def dynamic(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_device_of_a_later_directory_takes_the_place_of_an_earlier_one(static: Path, dynamic: Path) -> None:
+def test_a_device_of_a_later_directory_overrides_an_earlier_one(static: Path, dynamic: Path) -> None:
     first, second = write(static / "one.json", "a", "b"), write(dynamic / "two.json", "a")
     registry = read_registry([static, dynamic])
     assert {name: found.path for name, found in registry.devices.items()} == {A: second, B: first}
     assert registry.problems == {}
 
 
-def test_a_device_of_two_specs_of_one_directory_is_given_to_nobody(static: Path, dynamic: Path) -> None:
+def test_a_device_of_two_specs_in_one_directory_is_not_available(static: Path, dynamic: Path) -> None:
     first, second = write(static / "one.json", "a", "b"), write(static / "two.yaml", "a")
     registry = read_registry([static, dynamic])
     assert list(registry.devices) == [B]
     assert {path for path, (sentence,) in registry.problems.items() if A in sentence} == {first, second}
 
 
-def test_a_conflict_below_takes_the_device_of_a_later_directory_with_it(static: Path, dynamic: Path) -> None:
-    """So it is in the Go library: what conflicts is removed at the end, wherever it lies."""
+def test_a_conflict_in_an_earlier_directory_also_removes_a_later_device(static: Path, dynamic: Path) -> None:
+    """As in the Go library, conflicting devices are removed at the end, in whichever directory they are."""
     for path in (static / "one.json", static / "two.json", dynamic / "three.json"):
         write(path, "a")
     assert read_registry([static, dynamic]).devices == {}
@@ -75,7 +75,7 @@ def test_a_watch_yields_each_change_until_it_is_stopped(static: Path) -> None:
     assert seen == [[], [A], []]
 
 
-def test_an_annotation_asks_for_devices_and_is_read_back() -> None:
+def test_an_annotation_requests_devices_and_is_read_back() -> None:
     asked = annotation("vendor.class", "0000:1b/0".replace(":", "-"), [A, B])
     assert asked == {"cdi.k8s.io/vendor.class_0000-1b_0": f"{A},{B}"}
     assert annotated_devices({**asked, "example.com/other": "not a device"}) == (A, B)
@@ -93,7 +93,7 @@ def test_an_annotation_asks_for_devices_and_is_read_back() -> None:
         ("p", "0", ["no device"]),
     ],
 )
-def test_an_annotation_that_no_runtime_would_take_is_refused(plugin: str, device_id: str, devices: list[str]) -> None:
+def test_an_annotation_that_no_runtime_would_accept_is_refused(plugin: str, device_id: str, devices: list[str]) -> None:
     with pytest.raises(CDIError):
         annotation(plugin, device_id, devices)
 

@@ -1,4 +1,4 @@
-"""Whoever reads a file in whose place a named pipe is waits for nobody."""
+"""Reading a file never blocks if there is a named pipe in its place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dranode.sim.machines.archive import read_archive
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Iterator[Path]:
-    """A named pipe. Who opens it gets a writer in the end, so that a test which waits fails."""
+    """A named pipe. A reader that opens it gets a writer in the end, so that a test which waits fails."""
     path = tmp_path / "vendor.com-class_name.json"
     os.mkfifo(path)
     rescue = threading.Timer(20, lambda: os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK)))
@@ -36,7 +36,7 @@ def pipe(tmp_path: Path) -> Iterator[Path]:
     rescue.join()
 
 
-def test_a_file_is_read_whole_or_to_a_limit(tmp_path: Path) -> None:
+def test_a_file_is_read_completely_or_up_to_a_limit(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"0123456789")
     (tmp_path / "link").symlink_to(file)
@@ -47,7 +47,7 @@ def test_a_file_is_read_whole_or_to_a_limit(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_file_is_an_error_and_nobody_waits_for_it(tmp_path: Path, pipe: Path) -> None:
+def test_anything_but_a_file_is_an_error_and_does_not_block(tmp_path: Path, pipe: Path) -> None:
     with pytest.raises(OSError, match="it is not a regular file") as caught:
         read_regular(pipe)
     assert caught.value.errno == errno.EINVAL
@@ -61,7 +61,7 @@ def test_what_is_no_file_is_an_error_and_nobody_waits_for_it(tmp_path: Path, pip
         read_regular(tmp_path / "s")
 
 
-def test_specs_and_ledgers_are_read_so(pipe: Path) -> None:
+def test_reading_specs_and_ledgers_does_not_block(pipe: Path) -> None:
     with pytest.raises(OSError, match="it is not a regular file"):
         read_spec(pipe)
     with pytest.raises(OSError, match="it is not a regular file"):
@@ -75,11 +75,11 @@ def test_a_pipe_in_place_of_a_spec_is_replaced(pipe: Path) -> None:
     assert pipe.read_bytes() == b"{}"
 
 
-def test_a_file_that_somebody_named_may_be_a_pipe_without_a_name(tmp_path: Path) -> None:
+def test_an_explicitly_named_file_may_be_an_anonymous_pipe(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"0123456789")
 
-    # Its writer may come to write later than it is opened.
+    # Its writer may write later than it is opened.
     def write_more() -> None:
         os.write(writer, b"later")
         os.close(writer)
@@ -93,7 +93,7 @@ def test_a_file_that_somebody_named_may_be_a_pipe_without_a_name(tmp_path: Path)
     assert (read_given(tmp_path / "file"), read_given("/dev/null")) == (b"0123456789", b"")
 
 
-def test_what_has_no_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regular_file, "_MOST", 4 << 20)
     with pytest.raises(OSError, match="it does not end within"):
         read_given("/dev/zero")
@@ -115,7 +115,7 @@ def test_pipes_are_read_where_the_system_does_not_name_them(monkeypatch: pytest.
     os.close(reader)
 
 
-def test_a_named_pipe_that_somebody_named_is_an_error(tmp_path: Path, pipe: Path) -> None:
+def test_an_explicitly_named_fifo_is_an_error(tmp_path: Path, pipe: Path) -> None:
     with pytest.raises(OSError, match="it is a named pipe; name a file") as caught:
         read_given(pipe)
     assert caught.value.errno == errno.EINVAL
@@ -123,7 +123,7 @@ def test_a_named_pipe_that_somebody_named_is_an_error(tmp_path: Path, pipe: Path
         read_given(tmp_path)
 
 
-def test_documents_and_archives_that_somebody_named_are_read_so(pipe: Path) -> None:
+def test_explicitly_named_documents_and_archives_do_not_block(pipe: Path) -> None:
     said = "cannot be read: it is a named pipe; name a file"
     with pytest.raises(DocumentError, match=said):
         load_documents([pipe])

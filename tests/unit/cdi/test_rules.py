@@ -109,7 +109,7 @@ def test_a_spec_without_devices_is_refused() -> None:
     assert str(problem) == "devices: has no device"
 
 
-def test_a_long_text_is_cut_in_a_message() -> None:
+def test_a_long_text_is_truncated_in_a_message() -> None:
     (problem,) = spec_problems(_spec(ContainerEdits(env=("x" * 10_000,))))
     assert len(str(problem)) < 200
     assert "10000 characters" in str(problem)

@@ -1,4 +1,4 @@
-"""Every document of the vectors has the verdict of the Go library's newest release, v1.1.1."""
+"""Every document of the vectors gets the verdict of the Go library's newest release, v1.1.1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dranode.cdi.rules import validate
 
 NEWEST = "v1.1.1 (containerd 2.4.2)"
 _VECTORS = Path(__file__).parents[2] / "vectors"
-# What libyaml does otherwise than its port to Go, in documents that nobody writes.
+# Where libyaml differs from its port to Go, in documents that nobody writes.
 DIFFERENT = {"anchor given twice", "name: '!!timestamp 2001-13-01'"}
 
 
@@ -31,7 +31,7 @@ def _content(vector: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize(("name", "number"), [("cdi.json", 106), ("cdi-yaml.json", 309)])
-def test_the_verdict_is_that_of_the_newest_library(name: str, number: int) -> None:
+def test_the_verdict_is_that_of_the_newest_go_library(name: str, number: int) -> None:
     vectors = _load(name)
     assert len(vectors) == number
     wrong = {vector["case"] for vector in vectors if validate(_content(vector)).ok != _is_loaded(vector)}

@@ -7,7 +7,7 @@ from dranode.cdi.version import VERSIONS, minimum_version, version_problem, with
 
 ENV = ContainerEdits(env=("A=1",))
 
-# The library's version tests (reference sheet nri-cdi, B3): what asks for which version.
+# The library's version tests (reference sheet nri-cdi, B3): which content requires which version.
 EDITS = [
     ("0.3.0", ENV),
     ("0.3.0", ContainerEdits(mounts=(Mount(host_path="/a", container_path="/b"),))),
@@ -27,7 +27,7 @@ def _spec(*devices: CDIDevice, kind: str = "example.com/cpu", edits: ContainerEd
 
 
 @pytest.mark.parametrize(("version", "edits"), EDITS)
-def test_edits_ask_for_a_version_in_any_device_and_in_the_spec(version: str, edits: ContainerEdits) -> None:
+def test_edits_of_a_device_or_the_spec_require_a_version(version: str, edits: ContainerEdits) -> None:
     plain = CDIDevice(name="d", container_edits=ENV)
     user = CDIDevice(name="e", container_edits=edits)
     assert minimum_version(_spec(user, plain)) == version
@@ -35,7 +35,7 @@ def test_edits_ask_for_a_version_in_any_device_and_in_the_spec(version: str, edi
     assert minimum_version(_spec(plain, edits=edits)) == version
 
 
-def test_names_and_annotations_ask_for_a_version() -> None:
+def test_names_and_annotations_require_a_version() -> None:
     device = CDIDevice(name="d", container_edits=ENV)
     assert minimum_version(_spec(CDIDevice(name="0d", container_edits=ENV), device)) == "0.5.0"
     assert minimum_version(_spec(device, kind="example.com/a.b")) == "0.6.0"
@@ -43,7 +43,7 @@ def test_names_and_annotations_ask_for_a_version() -> None:
     assert minimum_version(Spec(cdi_version="", kind="a/b", devices=(device,), annotations={"a": "b"})) == "0.6.0"
 
 
-def test_the_highest_need_decides() -> None:
+def test_the_highest_required_version_counts() -> None:
     mount = Mount(host_path="/a", container_path="/b", type="bind")
     node = DeviceNode(path="/a", host_path="/b")
     edits = ContainerEdits(mounts=(mount,), device_nodes=(node,))

@@ -1,4 +1,4 @@
-"""Which events there are, and how many of them."""
+"""Which Events are sent, and how many."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_failed_prepare_is_reported_on_the_claim_and_on_each_of_its_pods() -> 
     assert {event.regarding.namespace for event in events} == {"default"}
 
 
-def test_drift_and_a_time_without_pinning_are_reported_on_pod_and_claims() -> None:
+def test_drift_and_unpinned_containers_are_reported_on_pod_and_claims() -> None:
     drift = events_of(DriftRepaired(POD, (CLAIM,), "it runs on CPUs 0-7"), "node")
     assert places(drift) == [("Pod", "p", "uid-p"), ("ResourceClaim", "a", "uid-a")]
     unpinned = events_of(Unpinned(PodSandbox("sandbox"), (ClaimRef("", "", "uid-x"),), "nobody pinned it"), "node")
@@ -66,7 +66,7 @@ def event(number: int) -> Event:
     return Event(Regarding("v1", "Pod", "default", f"p{number}", f"u{number}"), "R", "A", "n")
 
 
-def test_the_same_event_is_not_written_twice_within_ten_minutes() -> None:
+def test_the_same_event_is_not_sent_twice_within_ten_minutes() -> None:
     once = Allowance().admit(event(1), 1000)
     assert once is not None
     assert once.admit(event(1), 1599) is None
@@ -75,7 +75,7 @@ def test_the_same_event_is_not_written_twice_within_ten_minutes() -> None:
     assert again.admit(event(1), 1602) is None
 
 
-def test_a_storm_is_cut_short_and_a_calm_makes_up_for_it() -> None:
+def test_a_burst_of_events_is_limited_and_the_limit_refills() -> None:
     allowance, told = Allowance(), 0
     for number in range(100):
         after = allowance.admit(event(number), 1000)
@@ -91,6 +91,6 @@ def test_a_storm_is_cut_short_and_a_calm_makes_up_for_it() -> None:
     assert told == 40
 
 
-def test_metadata_that_is_missing_is_reported_on_the_claim() -> None:
+def test_missing_metadata_is_reported_on_the_claim() -> None:
     (event,) = events_of(MetadataMissing(CLAIM, "claim ns/c gets no device metadata"), "node-a")
     assert (event.regarding.kind, event.regarding.uid, event.reason) == ("ResourceClaim", CLAIM.uid, "MetadataMissing")

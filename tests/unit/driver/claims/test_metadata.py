@@ -40,7 +40,7 @@ def made(claim: Record) -> tuple[RequestMetadata, ...]:
 
 
 def documents(file: RequestMetadata) -> Iterator[dict[str, Any]]:
-    """The documents of the stream, as `json.Decoder` of Go reads them: one after the other."""
+    """The documents of the stream, as Go's `json.Decoder` reads them: one after the other."""
     text, decoder = file.text.decode(), json.JSONDecoder()
     while text:
         document, end = decoder.raw_decode(text)
@@ -49,11 +49,11 @@ def documents(file: RequestMetadata) -> Iterator[dict[str, Any]]:
 
 
 def read(file: RequestMetadata) -> dict[str, Any]:
-    """What a reader takes: the first document that it knows."""
+    """What a reader uses: the first document whose version it knows."""
     return next(documents(file))
 
 
-def test_a_file_says_the_same_in_each_version_that_readers_know_newest_first() -> None:
+def test_a_file_has_the_same_content_in_each_known_version_newest_first() -> None:
     (only,) = made(record(grant("r", "lamp-0"), pod_claim_name="lamp"))
     newest, oldest = documents(only)
     assert newest.pop("apiVersion") == "metadata.resource.k8s.io/v1beta1"
@@ -84,7 +84,7 @@ def test_a_file_names_claim_requests_and_devices_with_their_attributes() -> None
     assert b'\n  "kind": "DeviceMetadata"' in only.text
 
 
-def test_the_path_in_containers_is_that_which_other_drivers_and_readers_use() -> None:
+def test_the_path_in_containers_is_the_one_that_other_drivers_and_readers_use() -> None:
     (only,) = made(record(grant("r", "lamp-0")))
     assert only.file == f"{UID}_r"
     assert only.mount == Mount(
@@ -94,21 +94,21 @@ def test_the_path_in_containers_is_that_which_other_drivers_and_readers_use() ->
     )
 
 
-def test_the_only_request_is_that_of_every_container_with_the_claim_and_each_of_several_has_its_first_result() -> None:
+def test_a_single_request_uses_the_claims_device_and_several_use_their_first_results() -> None:
     one = made(record(grant("r/big", "lamp-0"), grant("r/big", "lamp-1")))
     assert [(each.request, each.device) for each in one] == [("r", f"claim-{UID}")]
     several = made(record(grant("r", "lamp-0"), grant("r", "lamp-1"), grant("s", "lamp-2")))
     assert [(each.request, each.device) for each in several] == [("r", f"claim-{UID}-0"), ("s", f"claim-{UID}-2")]
 
 
-def test_a_claim_from_a_template_is_found_under_the_pods_name_for_it() -> None:
+def test_a_claim_from_a_template_is_found_under_its_name_in_the_pod() -> None:
     (only,) = made(record(grant("r", "lamp-0"), name="pod-lamp-x7k2p", pod_claim_name="lamp"))
     assert read(only)["podClaimName"] == "lamp"
     assert only.mount.container_path.endswith("/resourceclaimtemplates/lamp/r/lamps.example.com-metadata.json")
     assert only.mount.host_path == f"/data/metadata/{UID}_r"
 
 
-def test_a_request_has_one_file_and_names_the_alternative_that_was_taken() -> None:
+def test_a_request_has_one_file_and_names_the_chosen_alternative() -> None:
     first, second = made(record(grant("a/big", "lamp-0"), grant("b", "lamp-1"), grant("a/big", "lamp-1")))
     assert [first.request, second.request] == ["a", "b"]
     (request,) = read(first)["requests"]
@@ -118,7 +118,7 @@ def test_a_request_has_one_file_and_names_the_alternative_that_was_taken() -> No
     assert first.file == f"{UID}_a"
 
 
-def test_what_was_granted_wins_over_what_was_published_and_is_never_left_out() -> None:
+def test_granted_attributes_override_published_ones_and_are_never_left_out() -> None:
     many = {f"a{number}": DeviceAttribute(int_=number) for number in range(MAX_ATTRIBUTES)}
     inventory = Inventory(devices=(Device(name="lamp-0", attributes={**many, "x": DeviceAttribute(int_=1)}),))
     claim = record(grant("r", "lamp-0", x=DeviceAttribute(int_=2), cpuset=DeviceAttribute(string="0-3")))
@@ -128,22 +128,22 @@ def test_what_was_granted_wins_over_what_was_published_and_is_never_left_out() -
     assert len(told) == MAX_ATTRIBUTES
 
 
-def test_a_device_that_is_gone_is_still_named_with_what_was_granted() -> None:
+def test_a_removed_device_is_still_named_with_its_granted_attributes() -> None:
     (only,) = made(record(grant("r", "gone", cpuset=DeviceAttribute(string="1"))))
     (device,) = read(only)["requests"][0]["devices"]
     assert (device["name"], device["attributes"]) == ("gone", {"cpuset": {"string": "1"}})
 
 
-def test_a_claim_whose_name_is_not_known_has_no_metadata() -> None:
+def test_a_claim_without_a_known_name_has_no_metadata() -> None:
     assert made(record(grant("r", "lamp-0"), name="", namespace="")) == ()
 
 
 @pytest.mark.parametrize("fields", [{"uid": "../a"}, {"name": "a/../../b"}, {"pod_claim_name": ".."}])
-def test_a_name_that_would_lead_elsewhere_is_refused(fields: dict[str, str]) -> None:
+def test_a_claim_name_that_leads_to_another_folder_is_refused(fields: dict[str, str]) -> None:
     with pytest.raises(DranodeError, match="cannot be part of the path"):
         made(record(grant("r", "lamp-0"), **fields))
 
 
-def test_a_request_that_would_lead_elsewhere_is_refused() -> None:
+def test_a_request_name_that_leads_to_another_folder_is_refused() -> None:
     with pytest.raises(DranodeError, match="cannot be part of the path"):
         made(record(grant("..", "lamp-0")))

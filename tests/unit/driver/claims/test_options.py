@@ -1,4 +1,4 @@
-"""What drivers declare as their options, and what is left out of it."""
+"""What drivers declare as their options, and which declarations are left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DIM = Option("dim-to", "How dark.", default="low", choices=("low", "lower"))
 LOUD = Option("loud", "Say it.", default=False, flag="--noisy", top_key="noise")
 
 
-def test_an_option_has_its_names_from_its_driver() -> None:
+def test_an_options_names_follow_from_its_driver() -> None:
     dim, loud = DriverOption("my_lamps", DIM), DriverOption("lamps", LOUD)
     assert (dim.flag, dim.parameter, dim.field) == ("--my-lamps-dim-to", "my_lamps_dim_to", "dim_to")
     assert (dim.variable, dim.section, dim.key) == ("DRANODE_MY_LAMPS_DIM_TO", "my_lamps", "dimTo")
@@ -27,7 +27,7 @@ def test_an_option_has_its_names_from_its_driver() -> None:
         ({"flag": "-d"}, 'the flag "-d" of the option "dim" is not one'),
     ],
 )
-def test_an_option_that_cannot_be_meant_is_refused_where_it_is_written(fields: dict[str, str], sentence: str) -> None:
+def test_an_invalid_option_is_refused_where_it_is_declared(fields: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Option(**{"name": "dim", "help": "How dark.", **fields})  # type: ignore[arg-type] # wrong on purpose
 
@@ -67,9 +67,7 @@ def test_an_option_that_cannot_be_meant_is_refused_where_it_is_written(fields: d
         ),
     ],
 )
-def test_a_declaration_that_is_broken_or_collides_is_left_out_alone_and_names_both(
-    second: str, value: object, sentence: str
-) -> None:
+def test_only_a_broken_or_colliding_declaration_is_left_out(second: str, value: object, sentence: str) -> None:
     found = declarations([("lamps", (DIM, LOUD)), (second, value), ("other", (DIM,))])
     assert [each.driver for each in found.options] == ["lamps", "lamps", "other"]
     assert list(found.problems) == [second]

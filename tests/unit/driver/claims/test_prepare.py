@@ -1,4 +1,4 @@
-"""What a Prepare and an Unprepare come to, as values: what is committed, and what is done after that in which order."""
+"""The decisions of Prepare and Unprepare as values: what is committed, and which effects follow in which order."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def record_of_claim() -> Record:
     return record
 
 
-def test_a_prepare_commits_what_was_decided_before_it_writes_files() -> None:
+def test_a_prepare_commits_its_decision_before_it_writes_files() -> None:
     record = record_of_claim()
     assert prepare_decision([record], lambda _: None) == Decision(Commit(put=(record,)), (WriteFiles(record),))
 
 
-def test_a_repeated_prepare_commits_nothing_and_looks_at_the_files() -> None:
+def test_a_repeated_prepare_commits_nothing_and_checks_the_files() -> None:
     record = record_of_claim()
     decision = prepare_decision([record], lambda _: record)
     assert not decision.commit
@@ -62,14 +62,14 @@ def test_hardware_is_configured_between_two_commits() -> None:
     assert decision.effects[:2] == (Configure(record), Commit(put=(completed(record),)))
 
 
-def test_an_unprepare_forgets_the_record_when_all_is_undone() -> None:
+def test_an_unprepare_drops_the_record_when_everything_is_undone() -> None:
     record = record_of_claim()
     decision = unprepare_decision([REF], {REF.uid: record}, (), Lamps())
     assert not decision.commit
     assert decision.effects == (RemoveFiles(REF, ("r",)), Commit(drop=(REF.uid,)))
 
 
-def test_an_unprepare_commits_that_hardware_is_restored_before_it_is() -> None:
+def test_an_unprepare_commits_started_before_it_restores_hardware() -> None:
     record = record_of_claim()
     decision = unprepare_decision([REF], {REF.uid: record}, (), WIRED)
     assert decision.commit == Commit(put=(restarted(record),))
@@ -85,29 +85,29 @@ def test_an_unknown_claim_is_undone_without_a_commit() -> None:
     assert unprepare_decision([REF, REF], {}, (), Lamps()) == Decision(effects=(RemoveFiles(REF, ()),))
 
 
-def test_a_new_claim_waits_while_it_is_not_known_what_others_hold() -> None:
+def test_a_new_claim_is_refused_while_it_is_unknown_what_others_hold() -> None:
     with pytest.raises(ClaimError, match="the ledger was lost"):
         decide_claim(REF, CLAIM, None, given(Lamps(), blocked="the ledger was lost"))
 
 
-def test_a_lost_claim_need_not_wait_for_what_is_known_of_others() -> None:
+def test_a_lost_claim_is_prepared_whatever_is_unknown_about_others() -> None:
     lost = Record(uid=REF.uid)
     assert decide_claim(REF, CLAIM, lost, given(Lamps(), blocked="the ledger was lost")) == record_of_claim()
 
 
-def test_a_claim_without_anything_of_the_driver_need_not_wait() -> None:
+def test_a_claim_without_devices_of_the_driver_is_never_refused() -> None:
     other = allocated_claim("a", "other.example.com", ["lamp-0"])
     record = decide_claim(REF, other, None, given(Lamps(), blocked="the ledger was lost"))
     assert isinstance(record, Record)
     assert record.grants == ()
 
 
-def test_another_allocation_than_the_one_on_record_is_a_change() -> None:
+def test_an_allocation_that_differs_from_the_record_is_a_change() -> None:
     record = record_of_claim()
     other = allocated_claim("a", Lamps.driver, ["lamp-1"])
     assert decide_claim(REF, other, record, given(Lamps())) == Changed(REF)
 
 
-def test_a_claim_on_record_is_refreshed_with_who_may_use_it() -> None:
+def test_a_recorded_claim_is_refreshed_with_its_current_pods() -> None:
     record = msgspec.structs.replace(record_of_claim(), pods=())
     assert decide_claim(REF, CLAIM, record, given(Lamps(), blocked="the ledger was lost")) == record_of_claim()

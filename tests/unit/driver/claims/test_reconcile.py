@@ -1,4 +1,4 @@
-"""What becomes of claims that are unfinished or that nobody asks for any more: decisions."""
+"""Decisions about claims that are unfinished or that nobody asks for any more."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def told(uses: Mapping[str, UsedClaim] | None = None, *claims: ResourceClaim, **
     return Attestation(uses=uses, claims={claim.metadata.uid: claim for claim in claims}, **fields)
 
 
-def test_kubelet_names_a_claim_and_its_pods() -> None:
+def test_kubelets_answer_names_a_claim_and_its_pods() -> None:
     record = named(left(), told(use()), INVENTORY, CPU)
     assert (record.namespace, record.name, [pod.name for pod in record.pods]) == ("default", "a", ["pod-a"])
     assert (str(record.cpus), str(record.held), record.fingerprint) == ("2-3", "2-3", "")
 
 
-def test_the_claim_itself_completes_the_record_and_moves_nothing() -> None:
+def test_the_claim_completes_the_record_and_its_cpus_stay() -> None:
     claim = cpu_claim("a", UID, "cpudevnuma000", 2)
     record = named(left(), told(use(), claim), INVENTORY, CPU)
     assert record.devices == ("cpudevnuma000",)
@@ -70,7 +70,7 @@ def test_the_claim_itself_completes_the_record_and_moves_nothing() -> None:
     assert record.fingerprint
 
 
-def test_a_configuration_that_this_driver_does_not_take_leaves_the_record_with_its_owner_alone() -> None:
+def test_a_refused_configuration_completes_only_the_owner_of_a_record() -> None:
     claim = cpu_claim("a", UID, "cpudevnuma000", 2)
     odd = {"source": "FromClaim", "opaque": {"driver": "dra.cpu", "parameters": {"kind": "Odd"}}}
     document = encode(claim)
@@ -79,7 +79,7 @@ def test_a_configuration_that_this_driver_does_not_take_leaves_the_record_with_i
     assert (record.name, record.fingerprint, str(record.held)) == ("a", "", "2-3")
 
 
-def test_a_driver_that_fails_at_a_configuration_leaves_the_record_with_its_owner_alone() -> None:
+def test_a_failing_driver_completes_only_the_owner_of_a_record() -> None:
     class Fragile(Lamps):
         def parse_config(self, config: Config) -> str:
             return str(config.parameters["hue"])
@@ -91,7 +91,7 @@ def test_a_driver_that_fails_at_a_configuration_leaves_the_record_with_its_owner
     assert (found.name, found.fingerprint, found.devices) == ("a", "", ("lamp-0",))
 
 
-def test_a_record_that_knows_its_grants_is_completed_by_the_same_allocation_alone() -> None:
+def test_a_record_with_grants_is_completed_only_by_the_same_allocation() -> None:
     claim = allocated_claim("a", Lamps.driver, ["lamp-0"], uid=UID)
     grant = Grant(request="r", pool="node", device="lamp-0", edits=ContainerEdits(env=("LAMP=lamp-0",)), state={"n": 1})
     record = Record(uid=UID, grants=(grant,))
@@ -104,11 +104,11 @@ def test_a_record_that_knows_its_grants_is_completed_by_the_same_allocation_alon
     assert (other.grants, other.name, other.fingerprint) == ((grant,), "a", "")
 
 
-def test_nothing_that_is_said_changes_nothing() -> None:
+def test_a_record_stays_unchanged_without_any_answer() -> None:
     assert named(left(), Attestation(), INVENTORY, CPU) == left()
 
 
-def test_another_claim_of_the_name_names_nothing() -> None:
+def test_another_claim_with_the_same_name_does_not_complete_a_record() -> None:
     stranger = cpu_claim("a", "another-uid", "cpudevnuma000", 2)
     answers = Attestation(claims={UID: stranger})
     assert named(left(), answers, INVENTORY, CPU) == left()
@@ -116,7 +116,7 @@ def test_another_claim_of_the_name_names_nothing() -> None:
 
 
 @pytest.mark.parametrize("answers", [told(use(device="cpudev004")), told(None, cpu_claim("a", UID, "cpudev004"))])
-def test_individual_claims_of_the_other_driver_are_not_taken_over(answers: Attestation) -> None:
+def test_individual_claims_of_dra_driver_cpu_are_not_taken_over(answers: Attestation) -> None:
     (sentence,) = refusals([left()], answers, CPU)
     assert "was allocated device cpudev004 by dra-driver-cpu in individual mode" in sentence
     assert "drain the node while that driver runs" in sentence
@@ -147,13 +147,11 @@ def test_overlapping_claims_are_named_and_stay_held_until_both_are_gone() -> Non
         (Attestation(uses={}, running=None), []),
     ],
 )
-def test_a_claim_is_unused_only_if_kubelet_and_the_runtime_both_say_so(
-    answers: Attestation, expected: list[str]
-) -> None:
+def test_a_claim_is_unused_only_if_kubelet_and_the_runtime_agree(answers: Attestation, expected: list[str]) -> None:
     assert [record.uid for record in unused([left()], answers)] == expected
 
 
-def test_an_orphan_is_a_named_claim_that_is_gone_or_another_one() -> None:
+def test_an_orphan_is_a_claim_that_was_deleted_or_replaced() -> None:
     records = [Record(uid=uid, namespace="default", name=uid, fingerprint="f") for uid in "abcde"]
     answers = Attestation(
         claims={
@@ -167,12 +165,12 @@ def test_an_orphan_is_a_named_claim_that_is_gone_or_another_one() -> None:
     assert [record.uid for record in orphans(records, answers)] == ["a", "b"]
 
 
-def test_a_claim_without_a_name_is_gone_only_if_kubelet_knows_others() -> None:
+def test_a_claim_without_a_name_counts_as_deleted_only_if_kubelet_lists_others() -> None:
     assert orphans([left()], Attestation(uses={})) == ()
     assert orphans([left()], Attestation(uses=use("other"))) == (left(),)
 
 
-def test_an_orphan_waits_and_one_that_is_used_again_begins_anew() -> None:
+def test_an_orphans_waiting_time_starts_again_after_it_was_used() -> None:
     record = left()
     waiting = Waiting().seen([record], 100.0)
     assert waiting.new_since(Waiting()) == {UID}
@@ -182,7 +180,7 @@ def test_an_orphan_waits_and_one_that_is_used_again_begins_anew() -> None:
     assert again.due(100.0 + ORPHAN_SECONDS) == frozenset()
 
 
-def test_uses_are_recognized_by_the_uid_in_a_cdi_device_before_any_name() -> None:
+def test_uses_are_recognized_by_the_uid_in_a_cdi_device_before_the_name() -> None:
     def one(claim: str, *cdi: str) -> ClaimUse:
         return ClaimUse("default", "pod", "main", claim, frozenset(cdi), frozenset({"d"}))
 
@@ -196,7 +194,7 @@ def test_uses_are_recognized_by_the_uid_in_a_cdi_device_before_any_name() -> Non
     assert used_claims([one("b")], [old]).keys() == set()
 
 
-def test_claims_that_hold_what_is_not_published_any_more_are_reported_in_one_sentence() -> None:
+def test_claims_on_unpublished_devices_are_reported_in_one_sentence() -> None:
     machine = open_machine("cores=4")
     grouped, individual = (CPUPlugin(machine, CPUOptions(mode=mode)).discover() for mode in DeviceMode)
     records = [
@@ -208,7 +206,7 @@ def test_claims_that_hold_what_is_not_published_any_more_are_reported_in_one_sen
     assert "(1, such as cpu001 of claim default/c)" in str(unpublished(records, grouped))
 
 
-def test_a_claim_that_comes_back_from_its_spec_is_treated_and_described_as_before() -> None:
+def test_a_claim_recovered_from_its_spec_is_configured_and_described_as_before() -> None:
     claim = cpu_claim("a", UID, "cpudevnuma000", 2)
     wanted = {"apiVersion": API_VERSION, "kind": KIND_OF_CONFIG, "sharing": "pod", "cfsQuota": "unlimited"}
     config = {"source": "FromClaim", "opaque": {"driver": "dra.cpu", "parameters": wanted}}
@@ -226,14 +224,14 @@ def test_a_claim_that_comes_back_from_its_spec_is_treated_and_described_as_befor
     assert back == refreshed(before, claim)
 
 
-def test_a_claim_of_another_nodes_pool_does_not_complete_what_came_back_from_a_spec() -> None:
+def test_a_claim_of_another_nodes_pool_does_not_complete_a_recovered_record() -> None:
     answers = told(None, cpu_claim("a", UID, "cpudevnuma000", 2))
     here, elsewhere = (named(left(), answers, INVENTORY, CPU, pool) for pool in ("node", "node-77"))
     assert (bool(here.fingerprint), bool(elsewhere.fingerprint)) == (True, False)
     assert (here.held, here.name) == (elsewhere.held, elsewhere.name) == (CPUSet((2, 3)), "a")
 
 
-def test_a_claim_of_which_containers_get_its_metadata_alone_by_an_earlier_version_is_not_idle() -> None:
+def test_a_claim_whose_containers_have_only_an_earlier_versions_metadata_is_in_use() -> None:
     seen = ClaimUse("default", "pod", "main", "a", frozenset({f"{Lamps.driver}/metadata={UID}_r"}))
     damaged, other = ClaimRef("", "", UID), ClaimRef("", "", "other")
     assert [claim.idle for claim in left_claims((damaged, other), (seen,))] == [False, True]

@@ -1,4 +1,4 @@
-"""What is kept of a claim: its row in the ledger, and the copy of it that a CDI spec carries."""
+"""What is kept about a claim: its row in the ledger, and the copy of it in a CDI spec."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GIVEN = Record(
 )
 
 
-def test_a_spec_carries_what_the_claim_was_given_and_nothing_that_is_asked_again() -> None:
+def test_a_specs_copy_has_the_grants_and_nothing_that_is_read_again() -> None:
     pods = (ResourceClaimConsumerReference(resource="pods", name="pod", uid="pod-uid"),)
     record = msgspec.structs.replace(GIVEN, state=ClaimState.STARTED, pods=pods, pod_claim_name="lamp", fingerprint="f")
     grants = tuple(msgspec.structs.replace(each, edits=ContainerEdits(device_nodes=(NODE,))) for each in record.grants)
@@ -49,7 +49,7 @@ def test_a_spec_carries_what_the_claim_was_given_and_nothing_that_is_asked_again
     assert [device.name for device in hidden] == ["record-uid-g"]
 
 
-def test_what_a_device_mounts_comes_beside_its_edits_or_makes_a_device_of_its_own() -> None:
+def test_a_mount_is_added_to_a_devices_edits_or_gets_its_own_device() -> None:
     record = msgspec.structs.replace(GIVEN, grants=(*GIVEN.grants, Grant(request="s", pool="p", device="e")))
     mounts = {name: Mount(host_path=f"/host/{name}", container_path="/c") for name in ("claim-uid-g", "claim-uid-g-1")}
     spec = claim_spec("lamps.example.com/claim", record, mounts)
@@ -79,7 +79,7 @@ def test_what_a_device_mounts_comes_beside_its_edits_or_makes_a_device_of_its_ow
         ("record-uid-a", 'RECORD={"uid":"uid-a"}'),
     ],
 )
-def test_a_copy_that_is_not_this_claims_or_not_whole_is_not_believed(name: str, entry: str) -> None:
+def test_a_copy_of_another_claim_or_an_incomplete_one_is_not_trusted(name: str, entry: str) -> None:
     device = CDIDevice(name=name, container_edits=ContainerEdits(env=(entry,)))
     assert copied("uid-a", Spec(cdi_version="0.3.0", kind="lamps.example.com/claim", devices=(device,))) is None
 
@@ -89,7 +89,7 @@ CLAIM = AllocatedClaim(ClaimRef("default", "a", "uid-a"), ())
 GRANT = Grant(request="r", pool="node", device="cpudevnuma000")
 EMPTY_AFTERWARDS = CPUSet((1,)) - CPUSet((1,))
 
-# Rows as versions wrote them whose records had cpu-lists as text: devices, held, body and checksum.
+# Rows of versions whose records had cpu-lists as text: devices, held, body and checksum.
 ROWS = {
     "CPUs": (
         record_of(
@@ -159,7 +159,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize(("record", "devices", "held", "body", "checksum"), ROWS.values(), ids=ROWS)
-def test_a_row_is_what_versions_wrote_that_kept_cpu_lists_as_text(
+def test_rows_are_the_same_as_in_versions_with_cpu_lists_as_text(
     record: Record, devices: bytes, held: str, body: bytes, checksum: int
 ) -> None:
     assert encoded(record) == ("uid-a", devices, held, body, checksum)
@@ -169,7 +169,7 @@ def test_a_row_is_what_versions_wrote_that_kept_cpu_lists_as_text(
     assert matches(read, body, checksum.to_bytes(5, signed=True))
 
 
-def test_the_copy_in_a_spec_is_what_versions_wrote_that_kept_cpu_lists_as_text() -> None:
+def test_copies_in_specs_are_the_same_as_in_versions_with_cpu_lists_as_text() -> None:
     record, *_ = ROWS["parts"]
     spec = claim_spec("dra.k8s.io/cpu", record, {}, record)
     assert spec.devices[-1].container_edits.env == (
@@ -191,6 +191,6 @@ def test_the_copy_in_a_spec_is_what_versions_wrote_that_kept_cpu_lists_as_text()
     ],
 )
 @pytest.mark.parametrize("field", ["cpus", "held"])
-def test_a_row_with_anything_but_a_cpu_list_is_no_record(field: str, cpus: str, sentence: str) -> None:
+def test_a_row_with_an_invalid_cpu_list_is_no_record(field: str, cpus: str, sentence: str) -> None:
     with pytest.raises(DocumentError, match=sentence):
         decode_json(Record, f'{{"uid":"uid-a","{field}":{cpus}}}')

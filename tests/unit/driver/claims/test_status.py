@@ -1,4 +1,4 @@
-"""What is said in status.devices."""
+"""The entries in status.devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LATER = "2026-01-01T01:00:00Z"
 READY = DeviceState("node", "d0", "share", ready=True, reason="Prepared", data={"cpus": "0-1"})
 
 
-def test_an_entry_has_the_devices_keys_a_condition_and_data() -> None:
+def test_an_entry_has_the_devices_key_a_condition_and_data() -> None:
     (entry,) = device_statuses("d.example.com", [READY], (), NOW)
     assert entry == {
         "driver": "d.example.com",
@@ -26,7 +26,7 @@ def test_an_entry_has_the_devices_keys_a_condition_and_data() -> None:
     }
 
 
-def test_the_time_is_that_of_the_last_transition() -> None:
+def test_the_time_of_a_condition_is_that_of_the_last_transition() -> None:
     before = device_statuses("d.example.com", [READY], (), NOW)
     same = device_statuses("d.example.com", [READY], before, LATER)
     assert same == before
@@ -36,7 +36,7 @@ def test_the_time_is_that_of_the_last_transition() -> None:
     assert "data" not in entry
 
 
-def test_saying_the_same_again_is_nothing_to_say_whatever_others_say() -> None:
+def test_an_unchanged_status_is_not_reported_again_whatever_others_report() -> None:
     before = device_statuses("d.example.com", [READY], (), NOW)
     other = {"driver": "other.example.com", "pool": "node", "device": "d0"}
     assert is_reported("d.example.com", before, (other, *before))
@@ -45,7 +45,7 @@ def test_saying_the_same_again_is_nothing_to_say_whatever_others_say() -> None:
     assert is_reported("d.example.com", (), (other,))
 
 
-def test_a_device_that_two_requests_look_at_has_one_entry() -> None:
+def test_a_device_of_two_requests_has_one_entry() -> None:
     entries = device_statuses("d.example.com", [READY, READY], (), NOW)
     assert len(entries) == 1
 
@@ -57,7 +57,7 @@ def test_data_beyond_the_apis_limit_is_left_out(size: int, *, kept: bool) -> Non
     assert ("data" in entry) is kept
 
 
-def test_a_failed_claim_says_why_on_each_device_of_this_driver() -> None:
+def test_a_failed_claim_has_the_reason_on_each_device_of_this_driver() -> None:
     claim = allocated_claim("a", "d.example.com", {"r": "d0", "s": "d1"})
     states = failed_states("d.example.com", claim, "no CPU is left")
     assert [(state.device, state.ready, state.message) for state in states] == [

@@ -1,4 +1,4 @@
-"""What containers' counters come to for their claims."""
+"""How containers' counters are added up for their claims."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def total(book: UsageBook, figure: Figure = Figure.CPU) -> Mapping[tuple[str, st
     return {(each.claim.name, each.pod): each.values[figure] for each in book.usage().pods if figure in each.values}
 
 
-def test_what_a_container_did_before_it_was_first_read_counts() -> None:
+def test_a_containers_usage_before_its_first_reading_counts() -> None:
     book = UsageBook()
     book.add(0, {A: 2}, [reading("c1", CPU=7.0)])
     assert total(book) == {("a", "p"): 7.0}
@@ -32,12 +32,12 @@ def test_what_a_container_did_before_it_was_first_read_counts() -> None:
     assert total(book) == {("a", "p"): 9.5}
 
 
-def test_a_claims_counter_goes_on_when_its_container_starts_again() -> None:
+def test_a_claims_counter_continues_when_its_container_restarts() -> None:
     book = UsageBook()
     book.add(0, {A: 2}, [reading("c1", CPU=7.0)])
     book.add(10, {A: 2}, [reading("c2", CPU=1.0)])
     assert total(book) == {("a", "p"): 8.0}
-    # A counter of the same container that went down has begun again as well.
+    # A lower counter of the same container has started again as well.
     book.add(20, {A: 2}, [reading("c2", CPU=0.25)])
     assert total(book) == {("a", "p"): 8.25}
 
@@ -51,14 +51,14 @@ def test_a_container_that_is_missed_once_does_not_count_twice() -> None:
     assert total(book) == {("a", "p"): 8.0}
 
 
-def test_tasks_that_end_leave_what_they_did() -> None:
+def test_usage_of_ended_tasks_is_kept() -> None:
     book = UsageBook()
     for seconds in ({"task 1": 2.0, "task 2": 1.0}, {"task 2": 1.5}, {"task 2": 1.5, "task 1": 0.5}):
         book.add(0, {A: 2}, [ContainerReading("c1", (ClaimShare(A, "p", 2),), {Figure.WAIT: seconds})])
     assert total(book, Figure.WAIT) == {("a", "p"): 4.0}
 
 
-def test_a_container_with_two_claims_divides_what_adds_up_by_the_cpus_of_each() -> None:
+def test_amounts_of_a_container_with_two_claims_are_divided_by_their_cpus() -> None:
     book = UsageBook()
     both = (ClaimShare(A, "p", 3), ClaimShare(B, "p", 1))
     values = {"CPU": 8.0, "MEMORY": 400.0, "PERIODS": 10.0, "WAITING": 4.0}
@@ -69,7 +69,7 @@ def test_a_container_with_two_claims_divides_what_adds_up_by_the_cpus_of_each() 
     assert total(book, Figure.WAITING) == {("a", "p"): 4.0, ("b", "p"): 4.0}
 
 
-def test_memory_is_what_it_is_now() -> None:
+def test_memory_is_the_current_value() -> None:
     book = UsageBook()
     book.add(0, {A: 2}, [reading("c1", MEMORY=100.0)])
     book.add(10, {A: 2}, [reading("c1", MEMORY=30.0)])
@@ -78,7 +78,7 @@ def test_memory_is_what_it_is_now() -> None:
     assert total(book, Figure.MEMORY) == {}
 
 
-def test_a_figure_that_one_of_the_containers_lacks_is_missing_and_counted() -> None:
+def test_a_figure_that_a_container_lacks_is_left_out_and_counted() -> None:
     book = UsageBook()
     book.add(0, {A: 2}, [reading("c1", CPU=7.0, WAIT=1.0), reading("c2", CPU=1.0)])
     assert total(book) == {("a", "p"): 8.0}
@@ -87,17 +87,17 @@ def test_a_figure_that_one_of_the_containers_lacks_is_missing_and_counted() -> N
     assert (unread[Figure.CPU], unread[Figure.WAIT], unread[Figure.MEMORY]) == (0, 1, 2)
 
 
-def test_a_claim_is_idle_after_a_minute_of_next_to_nothing_and_not_after_one_burst() -> None:
+def test_a_claim_is_idle_after_a_minute_of_almost_no_use_and_not_after_a_burst() -> None:
     book = UsageBook()
     seen = []
     for now, used in ((0, 100.0), (30, 100.1), (59, 100.2), (60, 100.201), (3600, 110.0), (3605, 111.0), (3670, 111.0)):
         book.add(now, {A: 2}, [reading("c1", CPU=used)])
         seen.append(book.usage().idle.get(A))
-    # 111 - 110 s in 5 s are 10 % of 2 CPUs, whatever the hour before it was like.
+    # 111 - 110 s in 5 s are 10 % of 2 CPUs, whatever the last hour was like.
     assert seen == [None, None, None, True, True, False, True]
 
 
-def test_a_claim_that_works_is_not_idle_between_looks() -> None:
+def test_a_busy_claim_is_not_idle_between_readings() -> None:
     book = UsageBook()
     for now in (0, 10, 20):
         book.add(now, {A: 2}, [reading("c1", CPU=float(now))])
@@ -113,7 +113,7 @@ def test_a_claim_without_a_container_is_idle() -> None:
 
 
 @pytest.mark.parametrize("again", [0, 60, 119])
-def test_a_claim_whose_cpu_time_was_not_read_is_not_called_idle(again: int) -> None:
+def test_a_claim_whose_cpu_time_was_not_read_is_not_idle(again: int) -> None:
     book = UsageBook()
     book.add(0, {A: 2}, [reading("c1", CPU=5.0)])
     book.add(60, {A: 2}, [reading("c1", MEMORY=1.0)])
@@ -122,13 +122,13 @@ def test_a_claim_whose_cpu_time_was_not_read_is_not_called_idle(again: int) -> N
     assert book.usage().idle == {}
 
 
-def test_claims_that_are_gone_are_forgotten_and_pods_after_a_while() -> None:
+def test_ended_claims_are_forgotten_at_once_and_pods_after_a_while() -> None:
     book = UsageBook()
     book.add(0, {A: 2, B: 1}, [reading("c1", CPU=7.0), reading("c2", ClaimShare(B, "q", 1), CPU=1.0)])
     book.add(10, {A: 2}, [])
     assert total(book) == {("a", "p"): 7.0}
     assert not book._counters.get("c2")
-    # kubelet waits up to 5 minutes before it starts a container again.
+    # kubelet waits up to 5 minutes before it restarts a container.
     book.add(800, {A: 2}, [])
     assert total(book) == {("a", "p"): 7.0}
     book.add(901, {A: 2}, [])

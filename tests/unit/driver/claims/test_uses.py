@@ -1,4 +1,4 @@
-"""`status.reservedFor` as kubelet reads it: the cases of `IsReservedForPod` and `IsForPod` of 1.37."""
+"""`status.reservedFor` as kubelet interprets it: the cases of `IsReservedForPod` and `IsForPod` of 1.37."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_claim_is_reserved_for_a_pod_by_its_uid_or_by_the_name_of_its_group(
     assert is_reserved_for(reserved(*consumers), "uid-app", group) is may
 
 
-def test_a_consumer_says_of_itself_what_it_is() -> None:
+def test_a_consumer_is_a_pod_a_pod_group_or_neither() -> None:
     consumers = reserved(POD, GROUP, OTHER, {"resource": "widgets", "name": "w", "uid": "u"}).status.reserved_for
     assert [str(consumer) for consumer in consumers] == ["app", "podgroup crew", "podgroups crew", "widgets w"]
 
@@ -65,7 +65,7 @@ def test_the_pods_of_a_claim_are_known_if_it_names_each_by_its_uid(
         ({"controller": False}, ""),
     ],
 )
-def test_the_group_that_a_claim_was_made_for_controls_it(changed: dict[str, Any], group: str) -> None:
+def test_the_pod_group_that_a_claim_was_created_for_controls_it(changed: dict[str, Any], group: str) -> None:
     owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "crew", "uid": "u"}
     metadata = {"name": "c", "ownerReferences": [{**owner, "controller": True, **changed}]}
     assert owning_group(decode(ResourceClaim, {"metadata": metadata})) == group

@@ -1,4 +1,4 @@
-"""The program's commands: a name that is none of them is answered with those that may be meant."""
+"""The program's commands: an unknown name is answered with similar ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dranode.driver.cli.commands import cli
         ("xyz", "dranode --help lists them"),
     ],
 )
-def test_a_command_that_is_none_is_answered_with_those_that_may_be_meant(word: str, hint: str) -> None:
+def test_an_unknown_command_is_answered_with_similar_ones(word: str, hint: str) -> None:
     done = CliRunner().invoke(cli, [word, "--machine", "cores=2"])
     assert isinstance(done.exception, UsageError)
     assert str(done.exception) == f'there is no command "{word}"; {hint}'
 
 
 @pytest.mark.parametrize("words", [["--help"], ["claims", "--help"], ["machine", "show", "--help"]])
-def test_commands_that_are_there_are_found(words: list[str]) -> None:
+def test_existing_commands_are_found(words: list[str]) -> None:
     assert CliRunner().invoke(cli, words).exit_code == 0

@@ -1,4 +1,4 @@
-"""Options in the environment: what looks like one and is none is refused, what others put there is not."""
+"""Options in environment variables: an unknown one is refused, variables of other programs are not."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ PROGRAM = Path(sys.executable).with_name("dranode")
         ("DRANODE_DRIVRS", "did you mean DRANODE_DRIVERS?"),
         ("DRANODE_HTTP_ADRESS", "did you mean DRANODE_HTTP_ADDRESS?"),
         ("DRANODE_Q", "there are DRANODE_CDI_DIR, DRANODE_CLAIM_STATUS, "),
-        # Nothing says that there is a Service.
+        # Nothing shows that there is a Service.
         ("DRANODE_PORT", "there are "),
         ("DRANODE_THREADS_SERVICE", "did you mean DRANODE_THREADS?"),
     ],
 )
-def test_a_variable_that_means_nothing_is_refused_with_the_nearest_that_does(name: str, hint: str) -> None:
+def test_an_unknown_variable_is_refused_with_the_most_similar_one(name: str, hint: str) -> None:
     with pytest.raises(UsageError) as refused:
         check_environment({name: "x", "PATH": "/bin"}, variables())
     assert str(refused.value).startswith(f"the environment variable {name} is unknown: ")
     assert hint in str(refused.value)
 
 
-def test_what_kubernetes_says_of_services_is_no_option() -> None:
+def test_kubernetes_service_variables_are_no_options() -> None:
     names = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8080_TCP", "PORT_8080_TCP_ADDR")
     services = ("DRANODE", "DRANODE_METRICS", "KUBERNETES")
     check_environment({f"{service}_{name}": "x" for service in services for name in names}, variables())
@@ -62,14 +62,14 @@ def test_every_variable_of_serve_is_known() -> None:
         (["--group-by", "nuam"], {"DRANODE_GROUP_BY": "socket"}, "'--group-by'"),
     ],
 )
-def test_a_wrong_value_is_said_to_be_where_it_stands(
+def test_a_wrong_value_is_reported_with_its_variable(
     arguments: list[str], environment: dict[str, str], place: str
 ) -> None:
     done = CliRunner().invoke(serve, arguments, env=environment)
     assert f"Invalid value for {place}: 'nuam' is not one of" in done.stderr
 
 
-def test_the_program_refuses_one_before_it_does_anything(tmp_path: Path) -> None:
+def test_the_program_refuses_an_unknown_variable_before_it_does_anything(tmp_path: Path) -> None:
     environment = {"DRANODE_RESERVED_CPU": "0", "PATH": "/usr/bin:/bin"}
     for arguments in (["serve"], ["slices", "--machine", "cores=2"], ["claims"]):
         done = subprocess.run(

@@ -53,7 +53,7 @@ def plugin(root, options):
 
 
 def install(folder: Path, options: str = SOUND, name: str = "wall") -> Path:
-    """A third party's package, as an installer leaves it behind."""
+    """A third party's package as an installer leaves it."""
     (folder / "wall_options.py").write_text(options)
     (folder / "wall.py").write_text(PLUGIN)
     info = folder / "wall-1.dist-info"
@@ -109,7 +109,7 @@ def test_a_driver_has_flags_variables_and_a_section_of_its_own(tmp_path: Path) -
         ("import Device", "import Device; import absent_module", "No module named 'absent_module'"),
     ],
 )
-def test_a_driver_that_cannot_be_imported_is_one_sentence(
+def test_a_driver_that_cannot_be_imported_is_reported_in_one_sentence(
     tmp_path: Path, written: str, instead: str, sentence: str
 ) -> None:
     (install(tmp_path) / "wall.py").write_text(PLUGIN.replace(written, instead))
@@ -121,7 +121,7 @@ def test_a_driver_that_cannot_be_imported_is_one_sentence(
 
 
 @pytest.mark.parametrize("command", ["slices", "bundle"])
-def test_a_file_that_a_driver_cannot_read_is_one_sentence(tmp_path: Path, command: str) -> None:
+def test_a_file_that_a_driver_cannot_read_is_reported_in_one_sentence(tmp_path: Path, command: str) -> None:
     broken = PLUGIN.replace("        name = ", '        open("/absent/register")\n        name = ')
     (install(tmp_path) / "wall.py").write_text(broken)
     done = run(tmp_path, command, "--machine", "cores=2", "--drivers", "wall")
@@ -129,7 +129,7 @@ def test_a_file_that_a_driver_cannot_read_is_one_sentence(tmp_path: Path, comman
 
 
 @pytest.mark.parametrize("command", ["slices", "doctor", "local", "drain"])
-def test_a_driver_has_its_options_wherever_hardware_may_be_touched(tmp_path: Path, command: str) -> None:
+def test_every_command_that_uses_hardware_has_the_drivers_options(tmp_path: Path, command: str) -> None:
     install(tmp_path)
     done = run(tmp_path, command, "--drivers", "wall", DRANODE_WALL_COUNT="9", DRANODE_KUBELET_ROOT=str(tmp_path))
     assert (done.returncode, done.stderr) == (2, "dranode: --wall-count is 8 at most, not 9\n")
@@ -146,7 +146,7 @@ def test_a_driver_has_its_options_wherever_hardware_may_be_touched(tmp_path: Pat
     ],
     ids=str,
 )
-def test_several_drivers_stand_between_commas_or_in_several_flags(
+def test_several_drivers_are_given_with_commas_or_several_flags(
     tmp_path: Path, words: tuple[str, ...], environment: dict[str, str]
 ) -> None:
     devices = names(run_program("slices", "--machine", MACHINE, *words, "-o", "json", cwd=tmp_path, **environment))
@@ -183,7 +183,7 @@ def test_a_misspelt_variable_or_key_of_a_driver_is_refused(tmp_path: Path) -> No
     ],
     ids=["broken", "colliding"],
 )
-def test_a_broken_declaration_is_one_warning_until_its_driver_is_asked_for(
+def test_a_broken_declaration_is_a_warning_until_its_driver_is_used(
     tmp_path: Path, options: str, sentence: str
 ) -> None:
     install(tmp_path, options)
@@ -202,7 +202,7 @@ def test_a_broken_declaration_is_one_warning_until_its_driver_is_asked_for(
 
 
 @pytest.mark.parametrize("options", [SOUND, "import no_such_module"], ids=["sound", "broken"])
-def test_another_package_does_not_take_the_place_of_a_driver_of_ours(tmp_path: Path, options: str) -> None:
+def test_another_package_cannot_replace_a_driver_of_ours(tmp_path: Path, options: str) -> None:
     install(tmp_path, options, name="cpu")
     for words in (["--drivers", "cpu"], []):
         found = names(run(tmp_path, "slices", "--machine", MACHINE, *words, "--group-by", "machine", "-o", "json"))
@@ -210,7 +210,7 @@ def test_another_package_does_not_take_the_place_of_a_driver_of_ours(tmp_path: P
 
 
 @pytest.mark.parametrize("broken", ["options", "plugin"])
-def test_commands_that_load_every_driver_go_on_without_a_broken_one(tmp_path: Path, broken: str) -> None:
+def test_commands_that_load_all_drivers_continue_without_a_broken_one(tmp_path: Path, broken: str) -> None:
     install(tmp_path, "import no_such_module" if broken == "options" else SOUND)
     if broken == "plugin":
         (tmp_path / "wall.py").write_text("import no_such_module")
@@ -239,14 +239,14 @@ def test_commands_that_load_every_driver_go_on_without_a_broken_one(tmp_path: Pa
         ("reservedMemory: 0:1Gi", 'the key "reservedMemory" is unknown; "reservedMemory" belongs under plugins.memory'),
     ],
 )
-def test_a_section_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+def test_an_invalid_section_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(UsageError) as refused:
         config_file(str(tmp_path / "config.yaml"), PARAMETERS)
     assert sentence in str(refused.value)
 
 
-# The one name of each option of our own drivers: flag, key in the file, and a value.
+# Each option of our own drivers: its only flag, its only key in the file, and a value.
 NAMES = {
     "--cpu-device-mode": ("cpuDeviceMode", "individual"),
     "--group-by": ("groupBy", "socket"),
@@ -304,7 +304,7 @@ def test_every_option_of_serve_has_one_flag() -> None:
     ],
     ids=str,
 )
-def test_a_name_that_no_option_has_is_refused_wherever_it_stands(
+def test_an_unknown_option_name_is_refused_everywhere(
     tmp_path: Path, words: tuple[str, ...], environment: dict[str, str], config: str, sentence: str
 ) -> None:
     (tmp_path / "config.yaml").write_text(config)
@@ -346,7 +346,7 @@ def test_the_list_of_the_frameworks_own_flags_and_keys_is_complete() -> None:
     assert flags - drivers | {"--help"} == FRAMEWORK_FLAGS
 
 
-# What a node's file cannot say, and why.
+# Options that a node's file cannot have, and why.
 WITHOUT_A_KEY = {
     "config": "it names the file",
     "root": "it puts another machine in the node's place, for trying",
@@ -360,7 +360,7 @@ def test_every_option_of_serve_has_a_key_in_the_file_or_a_reason_to_have_none() 
     assert set(FRAMEWORK_KEYS.values()) < set(PARAMETERS)
 
 
-def test_the_address_of_the_metrics_stands_in_the_file_as_that_of_the_probes_does(tmp_path: Path) -> None:
+def test_the_metrics_address_can_be_in_the_file_like_the_probes_address(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("bindAddress: 127.0.0.1:8080\nmetricsAddress: 127.0.0.1:8081\n")
     assert config_file(str(tmp_path / "config.yaml"), PARAMETERS) == {
         "http_address": "127.0.0.1:8080",

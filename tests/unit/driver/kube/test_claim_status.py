@@ -1,4 +1,4 @@
-"""When the status of a claim is written, with a clock that only the test moves."""
+"""When a claim's status is written, with a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READY = (DeviceState("node", "lamp-0", None, ready=True, reason="Prepared", mess
 
 
 class Server:
-    """Keeps what is written; while `answers` is not set, a request waits."""
+    """Keeps what is written; requests wait until `answers` is set."""
 
     def __init__(self) -> None:
         self.written: list[list[Any]] = []
@@ -42,7 +42,7 @@ class Server:
 
 
 class World:
-    """A claim's status, whose time is moved by hand."""
+    """A claim's status with a clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -58,7 +58,7 @@ class World:
         return self.now
 
     def later(self, seconds: float) -> None:
-        """Move the clock, and wait until the thread that writes has looked at it."""
+        """Move the clock, and wait until the writing thread has checked it."""
         self.looked.clear()
         with self.status._outbox._changed:
             self.now += seconds
@@ -114,7 +114,7 @@ def test_an_entry_that_another_instance_may_have_written_is_removed(world: World
     assert world.written == [[]]
 
 
-def test_an_entry_that_was_written_before_a_newer_one_waited_is_removed(world: World) -> None:
+def test_a_written_entry_is_removed_even_if_a_newer_one_is_pending(world: World) -> None:
     world.status.report(CLAIM, lambda: READY, (), new=True)
     world.later(1.0)
     world.server.wait(1)
@@ -142,7 +142,7 @@ def test_a_claim_that_is_prepared_again_at_once_keeps_its_status(world: World) -
     assert world.written == [["lamp-0"]]
 
 
-def test_a_status_that_the_claim_has_already_is_not_written(world: World) -> None:
+def test_a_status_that_the_claim_already_has_is_not_written(world: World) -> None:
     world.status.report(CLAIM, lambda: READY, (), new=True)
     world.later(1.0)
     world.server.wait(1)
@@ -190,7 +190,7 @@ def test_a_status_whose_removal_is_sent_while_a_call_is_answered_is_written_agai
     assert world.written == [["lamp-0"], [], ["lamp-0"]]
 
 
-def test_a_claim_whose_entries_are_removed_again_is_remembered_as_the_last_one(world: World) -> None:
+def test_a_claim_with_a_repeated_removal_is_remembered_as_the_latest(world: World) -> None:
     written = 0
     for batch in (range(1000), (0,), (1000,)):
         for number in batch:
@@ -201,7 +201,7 @@ def test_a_claim_whose_entries_are_removed_again_is_remembered_as_the_last_one(w
     assert list(world.status._removed) == [*(f"uid-{number}" for number in range(2, 1000)), "uid-0", "uid-1000"]
 
 
-def test_removals_are_remembered_of_a_thousand_claims_at_most(world: World) -> None:
+def test_removals_of_at_most_a_thousand_claims_are_remembered(world: World) -> None:
     for written in (600, 1200):
         for number in range(written - 600, written):
             world.status.withdraw(ClaimRef("default", f"c{number}", f"uid-{number}"))
@@ -210,8 +210,8 @@ def test_removals_are_remembered_of_a_thousand_claims_at_most(world: World) -> N
     assert list(world.status._removed) == [f"uid-{number}" for number in range(200, 1200)]
 
 
-def test_a_status_that_overtakes_another_on_its_way_is_written(world: World) -> None:
-    """The claim has what it had when it was fetched, or what is being written: it is not known which."""
+def test_a_status_that_follows_one_being_written_is_written(world: World) -> None:
+    """The claim may have what it had when it was fetched, or what is being written."""
     states = (DeviceState("node", "lamp-0", None, ready=False, reason="Broken"),)
     before = device_statuses("lamps.example.com", states, (), "2026-01-01T00:00:00Z")
     world.server.answers.clear()

@@ -12,20 +12,18 @@ from dranode.driver.kube.slice_loop import Pace
 BACKOFF = Backoff(first=0.1, most=5.0)
 
 
-def test_delays_double_up_to_the_most() -> None:
+def test_delays_double_up_to_the_maximum() -> None:
     assert [round(BACKOFF.delay(attempt, 0.5), 3) for attempt in range(8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
 
 @given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True), st.floats(0, 60))
-def test_a_delay_is_never_shorter_than_the_server_wishes_and_never_much_longer_than_the_most(
-    attempt: int, dice: float, wish: float
-) -> None:
+def test_a_delay_respects_retry_after_and_hardly_exceeds_the_maximum(attempt: int, dice: float, wish: float) -> None:
     delay = BACKOFF.delay(attempt, dice, wish)
     assert delay >= wish
     assert delay <= max(5.0, wish) * 1.25
 
 
-def test_nodes_do_not_come_back_in_step() -> None:
+def test_nodes_do_not_retry_in_step() -> None:
     assert BACKOFF.delay(3, 0.0) == pytest.approx(0.6)
     assert BACKOFF.delay(3, 0.99) == pytest.approx(0.996)
     assert BACKOFF.delay(0, 0.99, 10) > 12
@@ -62,7 +60,7 @@ def test_after_five_quiet_minutes_a_repair_is_quick_again() -> None:
     ],
     ids=["header", "body", "negative", "nan", "date", "list", "no float", "for ever", "three thousand years"],
 )
-def test_what_a_server_wants_to_be_left_alone_for_can_be_waited_for(header: str, body: bytes, seconds: float) -> None:
+def test_retry_after_can_be_waited_for(header: str, body: bytes, seconds: float) -> None:
     error = error_of("get nodes", 429, {"retry-after": header}, body)
     assert error.retry_after == seconds
     assert BACKOFF.delay(0, 0.99, error.retry_after) < threading.TIMEOUT_MAX

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over a kept socket: what servers and proxies may send, and what they should not."""
+"""HTTP/1.1 over a persistent socket: what servers and proxies may send, and what they should not."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BROKEN = {
 
 
 class SteppedClock:
-    """A clock that moves when it is told to."""
+    """A clock that only a test moves."""
 
     now = 0.0
 
@@ -71,7 +71,7 @@ def ends() -> Iterator[tuple[Channel, socket.socket]]:
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 16])
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_is_read_however_it_is_cut(ends: tuple[Channel, socket.socket], name: str, step: int) -> None:
+def test_an_answer_is_read_however_it_is_split(ends: tuple[Channel, socket.socket], name: str, step: int) -> None:
     channel, server = ends
     sent, body, reusable = ANSWERS[name]
 
@@ -90,7 +90,7 @@ def test_an_answer_is_read_however_it_is_cut(ends: tuple[Channel, socket.socket]
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_an_answer_that_is_not_whole_is_broken(ends: tuple[Channel, socket.socket], name: str) -> None:
+def test_an_incomplete_answer_is_an_error(ends: tuple[Channel, socket.socket], name: str) -> None:
     channel, server = ends
 
     def answer() -> None:
@@ -106,7 +106,7 @@ def test_an_answer_that_is_not_whole_is_broken(ends: tuple[Channel, socket.socke
     thread.join()
 
 
-# Where a server that sends a byte now and then is when the time is up.
+# The state of a server's slow answer when the time is up.
 DRIPPED = {
     "headers": (b"", b"A"),
     "announcements": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
@@ -118,7 +118,7 @@ DRIPPED = {
 
 
 @pytest.mark.parametrize("name", DRIPPED)
-def test_a_server_that_drips_bytes_is_left_when_the_time_is_up(
+def test_a_server_that_drips_bytes_is_given_up_when_the_time_is_up(
     ends: tuple[Channel, socket.socket], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     channel, server = ends
@@ -128,7 +128,7 @@ def test_a_server_that_drips_bytes_is_left_when_the_time_is_up(
     ours = channel._socket
 
     class Dripping:
-        """A socket to a server that sends a drop for each read, a second later."""
+        """A socket to a server that sends one piece for each read, a second later."""
 
         def __getattr__(self, attribute: str) -> Any:
             return getattr(ours, attribute)
@@ -146,7 +146,7 @@ def test_a_server_that_drips_bytes_is_left_when_the_time_is_up(
     assert name == "announcements" or isinstance(raised.value, TimeoutError)
 
 
-def test_a_server_that_does_not_read_is_left_when_the_time_is_up(ends: tuple[Channel, socket.socket]) -> None:
+def test_a_server_that_does_not_read_is_given_up_when_the_time_is_up(ends: tuple[Channel, socket.socket]) -> None:
     channel, _ = ends
     with pytest.raises(TimeoutError):
         channel.request(b"x" * (16 << 20), 0.2)
@@ -161,7 +161,7 @@ def test_a_server_that_does_not_read_is_left_when_the_time_is_up(ends: tuple[Cha
         b"64\r\n" + b" " * 100 + b"\r\n" + b"FFFFFFFF\r\n" + b" " * 2000,
     ],
 )
-def test_a_body_has_a_greatest_size(ends: tuple[Channel, socket.socket], sent: bytes) -> None:
+def test_a_body_has_a_maximum_size(ends: tuple[Channel, socket.socket], sent: bytes) -> None:
     channel, server = ends
     server.sendall(sent)
     with pytest.raises(BrokenError, match="larger than 1000 bytes"):
@@ -169,14 +169,14 @@ def test_a_body_has_a_greatest_size(ends: tuple[Channel, socket.socket], sent: b
     assert not channel.reusable
 
 
-def test_a_kept_connection_that_was_closed_or_spoke_unasked_is_not_idle(ends: tuple[Channel, socket.socket]) -> None:
+def test_a_kept_connection_that_was_closed_or_has_data_is_not_reused(ends: tuple[Channel, socket.socket]) -> None:
     channel, server = ends
     assert channel.idle()
     server.sendall(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
     assert not channel.idle()
 
 
-def test_a_proxy_is_asked_for_a_tunnel_and_its_refusal_is_said() -> None:
+def test_a_proxy_is_asked_for_a_tunnel_and_its_refusal_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         asked: list[bytes] = []
 

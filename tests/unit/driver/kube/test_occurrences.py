@@ -1,4 +1,4 @@
-"""What people are told of containers that were not where they should be."""
+"""What is reported about containers that were on wrong CPUs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELD = PinSnapshot(
 
 @dataclass
 class Surroundings:
-    """A node service with one claim on record, and kubelet that has given it to container `c` of pod `p`."""
+    """A node service with one recorded claim, and a kubelet that gave it to container `c` of pod `p`."""
 
     asked: list[tuple[PodSandbox, ...]] = field(default_factory=list)
 
@@ -49,7 +49,7 @@ def container(name: str, pod: str, cpus: str, *env: str) -> Container:
     return Container(name, name, where, env, cpus=CPUSet.parse(cpus), started=True, cgroup=f"/{name}")
 
 
-def test_a_claims_container_that_was_not_pinned_is_reported_and_a_shared_one_is_not(tmp_path: Path) -> None:
+def test_an_unpinned_container_is_reported_only_if_it_has_a_claim(tmp_path: Path) -> None:
     told: list[Occurrence] = []
     (tmp_path / "sys").mkdir()
     enforcer = Enforcer(Surroundings(), open_machine(str(tmp_path)), notify=told.append)
@@ -62,7 +62,7 @@ def test_a_claims_container_that_was_not_pinned_is_reported_and_a_shared_one_is_
     )
 
 
-def test_drift_is_reported_once_with_the_claims_whose_cpus_they_are(tmp_path: Path) -> None:
+def test_drift_is_reported_once_with_the_claims_that_hold_the_cpus(tmp_path: Path) -> None:
     told: list[Occurrence] = []
     group = tmp_path / "sys" / "fs" / "cgroup" / "c"
     group.mkdir(parents=True)
@@ -77,7 +77,7 @@ def test_drift_is_reported_once_with_the_claims_whose_cpus_they_are(tmp_path: Pa
     assert "runs on CPUs 0-7, but should run on 2-3; it is put back" in drift.sentence
 
 
-def test_a_mask_that_is_on_its_way_is_no_drift_until_the_runtime_has_had_time_for_it(tmp_path: Path) -> None:
+def test_a_pending_mask_is_no_drift_until_the_runtime_has_had_time_for_it(tmp_path: Path) -> None:
     now = [100.0]
     group = tmp_path / "sys" / "fs" / "cgroup" / "c"
     group.mkdir(parents=True)
@@ -104,7 +104,7 @@ def test_a_mask_that_is_on_its_way_is_no_drift_until_the_runtime_has_had_time_fo
     ],
     ids=str,
 )
-def test_a_lifted_quota_that_the_cgroup_of_the_pod_or_the_container_still_caps_is_reported_once(
+def test_a_lifted_quota_that_a_cgroup_still_limits_is_reported_once(
     tmp_path: Path, files: dict[str, str], told: list[str]
 ) -> None:
     for name, text in files.items():

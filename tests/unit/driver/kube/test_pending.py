@@ -1,4 +1,4 @@
-"""Which of the items that wait is sent next, and when."""
+"""Which pending item is sent next, and when."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def pending() -> PendingItems[str]:
     return PendingItems(idle=1.0, limit=3.0)
 
 
-def test_an_item_waits_until_nothing_has_come_for_a_while(pending: PendingItems[str]) -> None:
+def test_an_item_waits_until_no_other_has_come_for_a_while(pending: PendingItems[str]) -> None:
     assert pending.wait(0.0) is None
     pending.put("a", "first", 10.0)
     assert pending.wait(10.25) == 0.75
@@ -22,23 +22,23 @@ def test_an_item_waits_until_nothing_has_come_for_a_while(pending: PendingItems[
     assert pending.take() == ("a", "first")
 
 
-def test_items_that_keep_coming_delay_none_for_longer_than_the_limit(pending: PendingItems[str]) -> None:
+def test_a_steady_flow_of_items_delays_none_beyond_the_limit(pending: PendingItems[str]) -> None:
     for tenths in range(0, 40, 5):
         pending.put(f"{tenths}", "item", tenths / 10)
     assert pending.wait(2.75) == 0.25
     assert pending.wait(3.5) == 0.0
-    # A newer item takes the older one's place, also in its time.
+    # A newer item replaces the older one, and keeps its time.
     pending.put("0", "newer", 3.5)
     assert (pending.wait(3.5), pending.take()) == (0.0, ("0", "newer"))
 
 
-def test_an_item_that_was_not_taken_can_be_taken_back(pending: PendingItems[str]) -> None:
+def test_an_item_that_was_not_sent_can_be_withdrawn(pending: PendingItems[str]) -> None:
     pending.put("a", "item", 0.0)
     assert pending.take_back("a", 0.5) == "item"
     assert (pending.take_back("a", 0.5), pending.wait(0.5), len(pending)) == (None, None, 0)
 
 
-def test_what_may_have_been_sent_in_part_cannot_be_taken_back(pending: PendingItems[str]) -> None:
+def test_an_item_that_may_have_been_sent_cannot_be_withdrawn(pending: PendingItems[str]) -> None:
     pending.put("a", "item", 0.0)
     assert not pending.is_taken("a")
     key, item = pending.take()
@@ -55,6 +55,6 @@ def test_without_an_idle_moment_an_item_is_due_at_once() -> None:
     assert pending.wait(5.0) == 0.0
 
 
-def test_of_too_many_items_the_oldest_is_dropped(pending: PendingItems[str]) -> None:
+def test_the_oldest_of_too_many_items_is_dropped(pending: PendingItems[str]) -> None:
     dropped = [pending.put(f"{number}", f"item-{number}", 0.0) for number in range(1001)]
     assert (dropped[999], dropped[1000], len(pending)) == (None, "item-0", 1000)

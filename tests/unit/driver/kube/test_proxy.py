@@ -102,7 +102,7 @@ def test_hosts_that_are_reached_without_a_proxy(host: str, *, proxied: bool) -> 
 @pytest.mark.parametrize(
     ("no_proxy", "url", "proxied"),
     [
-        # What Go's tests leave out, as its source has it.
+        # Cases that Go's tests leave out, from its source.
         (":1", URL, True),
         ("foo.com, *, bar.com", URL, False),
         ("10.0.0.0/255.255.255.0", "http://10.0.0.1", True),
@@ -148,11 +148,11 @@ def test_entries_of_no_proxy(no_proxy: str, url: str, *, proxied: bool) -> None:
         ({"ALL_PROXY": "a", "all_proxy": "a"}, ProxySettings()),
     ],
 )
-def test_the_environments_settings(environment: dict[str, str], settings: ProxySettings) -> None:
+def test_the_environments_proxy_settings(environment: dict[str, str], settings: ProxySettings) -> None:
     assert settings_of(environment) == settings
 
 
-def test_a_proxys_address_and_who_asks() -> None:
+def test_a_proxys_address_and_credentials() -> None:
     proxy = parsed_proxy("https://me%40here:p%3aw@proxy.example.com", "HTTPS_PROXY", ssl.create_default_context)
     assert (proxy.host, proxy.port, proxy.authorization) == ("proxy.example.com", 443, "Basic bWVAaGVyZTpwOnc=")
     assert proxy.tls is not None

@@ -46,7 +46,7 @@ def test_v1beta1_keeps_a_devices_fields_under_basic() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
-def test_what_is_written_in_a_version_reads_back_as_v1(version: str) -> None:
+def test_objects_written_in_any_version_read_back_as_v1(version: str) -> None:
     written = from_v1(SLICE, version)
     assert written["apiVersion"] == f"resource.k8s.io/{version}"
     assert to_v1(written) == SLICE
@@ -99,7 +99,7 @@ def test_a_kind_is_read_in_the_versions_that_are_served(kind: str, served: tuple
     ],
     ids=["1.36", "1.37 and 1.38"],
 )
-def test_a_pools_status_is_taken_as_each_release_writes_it(status: dict[str, Any]) -> None:
+def test_a_pools_status_is_read_as_each_release_writes_it(status: dict[str, Any]) -> None:
     spec = {"driver": "d", "limit": 3, "defaultPartitionTypeAttribute": "d/profile"}
     header = {"apiVersion": "resource.k8s.io/v1alpha3", "kind": "ResourcePoolStatusRequest"}
     read = to_v1({**header, "metadata": {"name": "a"}, "spec": spec, "status": status})

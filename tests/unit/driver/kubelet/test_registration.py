@@ -1,4 +1,4 @@
-"""Registration's answers, and what comes of kubelet's."""
+"""The answers of the registration service, and its reaction to kubelet's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def registration(rejected: list[str]) -> Registration:
         (False, "", ["kubelet rejected the driver a.example.com: it gave no reason"]),
     ],
 )
-def test_kubelets_word_is_taken_in(*, registered: bool, error: str, reasons: list[str]) -> None:
+def test_kubelets_verdict_is_recorded(*, registered: bool, error: str, reasons: list[str]) -> None:
     rejected: list[str] = []
     asked = registration(rejected)
     status = api.RegistrationStatus(plugin_registered=registered, error=error)

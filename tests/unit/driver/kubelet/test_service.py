@@ -1,4 +1,4 @@
-"""Every claim of a call is answered, whatever happens behind the service."""
+"""Every claim of a call is answered, whatever fails behind the service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFS = (ClaimRef("default", "a", "uid-a"), ClaimRef("default", "b", "uid-b"))
 
 
 class Broken:
-    """Claims and a node, both with a defect."""
+    """A source of claims and a node, both defective."""
 
     def get(self, refs: Any) -> Any:
         return refs
@@ -36,7 +36,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("call", ["prepare", "unprepare"])
-def test_an_error_inside_the_driver_is_an_answer_for_every_claim(call: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_answered_for_every_claim(call: str, caplog: pytest.LogCaptureFixture) -> None:
     service = DRAService("dra.example")
     broken = Broken()
     service.answer_with(broken, broken)
@@ -48,7 +48,7 @@ def test_an_error_inside_the_driver_is_an_answer_for_every_claim(call: str, capl
 
 
 class Choosy:
-    """Claims and a node that refuses claim b and keeps it."""
+    """A source of claims, and a node that refuses claim b and keeps it."""
 
     def get(self, refs: Any) -> Any:
         return refs
@@ -61,7 +61,7 @@ class Choosy:
 
 
 @pytest.mark.parametrize(("call", "why"), [("prepare", "CPUs 0-3"), ("unprepare", "its files")])
-def test_what_is_refused_is_a_warning_in_the_log_and_what_is_done_is_not(
+def test_refusals_are_logged_as_warnings_and_successes_are_not(
     call: str, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = DRAService("dra.example")
@@ -74,8 +74,8 @@ def test_what_is_refused_is_a_warning_in_the_log_and_what_is_done_is_not(
     assert why in refused.message
 
 
-def test_a_call_that_waits_for_a_driver_that_cannot_start_is_answered_when_the_sockets_close(root: Path) -> None:
-    """Cut off instead, it holds the process for as long as it would have waited, and kubelet hears no reason."""
+def test_waiting_calls_are_answered_when_a_driver_fails_to_start(root: Path) -> None:
+    """Calls that are cut off instead would block the process until they time out, and kubelet would get no reason."""
     sockets = socket_paths(root, "dra.example")
     listener = Listener("dra.example", "node", sockets, root / "plugins" / "dra.example", pytest.fail)
     arrived, wait = threading.Event(), listener.calls.unprepare

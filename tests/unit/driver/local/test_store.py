@@ -1,4 +1,4 @@
-"""The folder in place of an API server: names that no file can have, and what cannot be read."""
+"""The folder in place of an API server: long names, and objects that cannot be read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_longest_names_that_kubernetes_allows_are_kept_apart(tmp_path: Path)
     assert store.find(ResourceClaim, NAMESPACE, "n" * 252 + "b") is None
 
 
-def test_a_claim_that_cannot_be_read_is_an_answer_and_not_a_crash(tmp_path: Path) -> None:
+def test_an_unreadable_claim_is_an_error_for_that_claim(tmp_path: Path) -> None:
     (tmp_path / "resourceclaims").mkdir()
     (tmp_path / "resourceclaims" / "default.a.yaml").mkdir()
     (tmp_path / "resourceclaims" / "default.b.yaml").write_bytes(b"\xff: [")
@@ -41,7 +41,7 @@ def test_a_claim_that_cannot_be_read_is_an_answer_and_not_a_crash(tmp_path: Path
     assert all(isinstance(answer, DocumentError) for answer in answers.values())
 
 
-def test_a_claim_with_a_key_that_stands_twice_is_refused_and_a_date_is_a_text(tmp_path: Path) -> None:
+def test_a_claim_with_a_repeated_key_is_refused_and_a_date_is_a_string(tmp_path: Path) -> None:
     path = tmp_path / "resourceclaims" / "default.a.yaml"
     path.parent.mkdir()
     head = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\n"
@@ -60,7 +60,7 @@ def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> Non
         Store(tmp_path).list(ResourceClaim)
 
 
-def test_an_object_that_goes_while_the_folder_is_read_is_gone(tmp_path: Path) -> None:
+def test_an_object_that_is_removed_during_a_read_is_left_out(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for name in ("a", "b"):
         store.put(named(name))
@@ -68,7 +68,7 @@ def test_an_object_that_goes_while_the_folder_is_read_is_gone(tmp_path: Path) ->
     assert [claim.metadata.name for claim in store.list(ResourceClaim)] == ["a", "b"]
 
 
-def test_an_object_that_cannot_be_removed_is_one_sentence(tmp_path: Path) -> None:
+def test_an_object_that_cannot_be_removed_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "resourceclaims" / "default.a.yaml").mkdir(parents=True)
     with pytest.raises(DranodeError, match=r"default\.a\.yaml cannot be removed: Is a directory"):
         Store(tmp_path).remove(ResourceClaim, "default", "a")

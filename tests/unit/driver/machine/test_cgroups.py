@@ -40,7 +40,7 @@ def machine(folder: Path, files: dict[str, str]) -> Root:
         ("", ""),
     ],
 )
-def test_a_cgroups_path_says_where_the_cgroup_lies(path: str, folder: str) -> None:
+def test_a_cgroups_path_leads_to_its_folder(path: str, folder: str) -> None:
     assert cgroup_folder(path) == folder
 
 
@@ -59,7 +59,7 @@ def test_effective_cpus_are_read_from_either_version(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("hierarchy", ["", "cpuset/", "cpuset,cpu,cpuacct/", "cpu,cpuset/"])
-def test_the_containers_of_a_pod_are_found_where_their_cpus_are_read(tmp_path: Path, hierarchy: str) -> None:
+def test_a_pods_containers_are_found_in_the_cpuset_hierarchy(tmp_path: Path, hierarchy: str) -> None:
     folder = f"kubepods/burstable/podp-1/{'c1' * 32}"
     name = "cpuset.effective_cpus" if hierarchy else "cpuset.cpus.effective"
     root = machine(tmp_path, {f"{hierarchy}{folder}/{name}": "2-3\n"})
@@ -71,9 +71,7 @@ def test_the_containers_of_a_pod_are_found_where_their_cpus_are_read(tmp_path: P
 
 @pytest.mark.parametrize("root", ["pods", "node.slice", "docker/0123abcd/kubelet"])
 @pytest.mark.parametrize("name", ["kubepods", "node-kubepods.slice"])
-def test_containers_are_found_below_whatever_kubelets_cgroup_root_is_called(
-    tmp_path: Path, root: str, name: str
-) -> None:
+def test_containers_are_found_below_any_cgroup_root_of_kubelet(tmp_path: Path, root: str, name: str) -> None:
     folder = f"{root}/{name}/burstable/podp-1/{'c1' * 32}"
     files = machine(tmp_path, {f"{folder}/cpuset.cpus.effective": "2-3\n"})
     assert [each.cgroup for each in containers_of(files, Cgroups(files), "p-1")] == [folder]
@@ -89,13 +87,13 @@ def test_a_pod_without_a_uid_has_no_container(tmp_path: Path) -> None:
     assert not container_cgroup(cgroup, "")
 
 
-def test_effective_cpus_that_cannot_be_had_are_not_an_empty_set(tmp_path: Path) -> None:
+def test_unreadable_effective_cpus_are_not_an_empty_set(tmp_path: Path) -> None:
     root = machine(tmp_path, {"k8s/bad/cpuset.cpus.effective": "no list\n"})
     for folder in ("k8s/gone", "k8s/bad", ""):
         assert Cgroups(root).effective_cpus(folder) is None
 
 
-def test_a_folder_whose_name_has_colons_is_read_as_it_stands(tmp_path: Path) -> None:
+def test_a_folder_whose_name_has_colons_is_found(tmp_path: Path) -> None:
     folder = "kubepods/poduid/odd.slice:crio:c1"
     root = machine(tmp_path, {f"{folder}/cpuset.cpus.effective": "2-3\n"})
     assert Cgroups(root).effective_cpus(folder) == CPUSet((2, 3))
@@ -111,7 +109,7 @@ V1 = {"cpuset/cgroup.procs": "1\n", "cpuset/k8s/cgroup.procs": "", "pids/k8s/pid
         ({"k8s/c1/cgroup.events": "populated 0\nfrozen 0\n"}, False),
         ({"k8s/cgroup.events": "populated 1\n"}, False),
         ({"cpuset/k8s/c1/cgroup.procs": "71\n"}, True),
-        # What a pod sees of another pod's processes: no name, but their number.
+        # How a pod sees another pod's process: without a name, but with its number.
         ({**V1, "cpuset/k8s/c1/cgroup.procs": "", "pids/k8s/c1/pids.current": "1\n"}, True),
         ({**V1, "cpuset/k8s/c1/cgroup.procs": "", "pids/k8s/c1/pids.current": "0\n"}, False),
         ({**V1, "cpuset/k8s/c1/cgroup.procs": ""}, True),
@@ -128,12 +126,12 @@ def test_a_container_has_processes_while_its_cgroup_does(tmp_path: Path, files: 
     "files",
     [
         {"other": ""},
-        # What a pod sees of cgroup v2 and v1 where the host's are not mounted.
+        # What a pod sees of cgroup v2 and v1 if the host's are not mounted.
         {"cgroup.procs": "1\n", "cgroup.events": "populated 1\n"},
         {"cpuset/cgroup.procs": "1\n", "pids/cgroup.procs": "1\n"},
     ],
 )
-def test_where_no_containers_can_be_seen_one_counts_as_alive(tmp_path: Path, files: dict[str, str]) -> None:
+def test_a_container_counts_as_alive_if_no_containers_are_visible(tmp_path: Path, files: dict[str, str]) -> None:
     cgroups = Cgroups(machine(tmp_path, files))
     for folder in ("k8s/c1", "c1", ""):
         assert cgroups.has_processes(folder)
@@ -142,7 +140,7 @@ def test_where_no_containers_can_be_seen_one_counts_as_alive(tmp_path: Path, fil
 @pytest.mark.parametrize(
     ("number", "alive"), [(errno.EMFILE, True), (errno.EACCES, True), (errno.EIO, True), (errno.ENODEV, False)]
 )
-def test_a_container_whose_cgroup_cannot_be_read_counts_as_alive_unless_it_is_gone(number: int, *, alive: bool) -> None:
+def test_a_container_with_an_unreadable_cgroup_counts_as_alive(number: int, *, alive: bool) -> None:
     class Failing(HostRoot):
         def exists(self, path: str) -> bool:
             return path.endswith("cgroup/k8s")
@@ -154,7 +152,7 @@ def test_a_container_whose_cgroup_cannot_be_read_counts_as_alive_unless_it_is_go
 
 
 @pytest.mark.parametrize("text", ["", "5\n", "\ufffd\ufffd", "0::/a\n0::"])
-def test_a_damaged_list_of_cgroups_says_nothing_of_a_process(tmp_path: Path, text: str) -> None:
+def test_a_damaged_list_of_cgroups_is_not_an_answer(tmp_path: Path, text: str) -> None:
     (tmp_path / "sys").mkdir()
     (tmp_path / "proc" / "7").mkdir(parents=True)
     (tmp_path / "proc" / "7" / "cgroup").write_text(text)

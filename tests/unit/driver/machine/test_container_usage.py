@@ -1,4 +1,4 @@
-"""What a container uses, read from made-up cgroups of both versions and from real processes."""
+"""What a container uses, from made-up cgroups of both versions and from real processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(root: Root, **more: tuple[int, ...]) -> Mapping[Figure, Any]:
     return {figure: pytest.approx(sum(values.values())) for figure, values in found.items()}
 
 
-def test_a_cgroup_of_version_2_says_all_but_how_long_tasks_waited() -> None:
+def test_cgroup_v2_has_all_figures_but_the_run_queue_wait() -> None:
     assert read(machine(CGROUP_2)) == {
         Figure.CPU: 2.5,
         Figure.PERIODS: 40,
@@ -62,7 +62,7 @@ def test_a_cgroup_of_version_2_says_all_but_how_long_tasks_waited() -> None:
     }
 
 
-def test_cgroups_of_version_1_say_the_same_in_their_units_but_for_pressure() -> None:
+def test_cgroup_v1_has_the_same_figures_in_its_units_but_no_pressure() -> None:
     assert read(machine(CGROUP_1)) == {
         Figure.CPU: 2.5,
         Figure.PERIODS: 40,
@@ -73,7 +73,7 @@ def test_cgroups_of_version_1_say_the_same_in_their_units_but_for_pressure() -> 
     }
 
 
-def test_the_tasks_of_a_container_say_how_long_they_waited() -> None:
+def test_a_containers_tasks_have_the_run_queue_wait() -> None:
     assert read(machine(PROCESSES)) == {Figure.WAIT: 1.5}
     assert read(machine(TASKS), pids=(7,)) == {Figure.WAIT: 1.5}
 
@@ -84,17 +84,17 @@ def test_the_tasks_of_a_container_say_how_long_they_waited() -> None:
         # A process of another PID namespace is 0, or missing.
         {f"sys/fs/cgroup/{FOLDER}/cgroup.procs": "7\n0\n"},
         {f"sys/fs/cgroup/{FOLDER}/cgroup.procs": ""},
-        # What /proc calls 7 is somebody else.
+        # The process that /proc calls 7 is another one.
         {"proc/7/cgroup": "0::/system.slice/x.service\n"},
-        # There are processes further down.
+        # There are processes in sub-cgroups.
         {f"sys/fs/cgroup/{FOLDER}/cgroup.stat": "nr_descendants 2\nnr_dying_descendants 0\n"},
-        # The kernel does not count.
+        # The kernel does not count waiting times.
         {"proc/7/task/7/schedstat": "0 0 0\n", "proc/7/task/8/schedstat": "0 0 0\n"},
         {"proc/7/task/7/schedstat": "garbage\n", "proc/7/task/8/schedstat": ""},
         {f"sys/fs/cgroup/{FOLDER}/cgroup.procs": "seven\n"},
     ],
 )
-def test_tasks_that_may_be_others_or_not_all_say_nothing(changed: dict[str, str]) -> None:
+def test_tasks_that_may_be_wrong_or_incomplete_are_not_counted(changed: dict[str, str]) -> None:
     assert read(machine({**PROCESSES, **changed})) == {}
 
 
@@ -107,13 +107,13 @@ def test_tasks_that_may_be_others_or_not_all_say_nothing(changed: dict[str, str]
     ],
     ids=["missing", "empty", "damaged"],
 )
-def test_what_cannot_be_read_is_not_zero(files: dict[str, str]) -> None:
+def test_unreadable_figures_are_not_zero(files: dict[str, str]) -> None:
     assert read(machine(files)) == {}
     root = machine(CGROUP_2)
     assert UsageReader(root, Cgroups(root)).read("", (0,)) == {}
 
 
-def test_without_the_nodes_of_its_cpus_memory_is_neither_near_nor_far() -> None:
+def test_memory_is_neither_local_nor_remote_if_the_numa_nodes_are_unknown() -> None:
     root = machine(CGROUP_2)
     found = UsageReader(root, Cgroups(root)).read(FOLDER, None)
     assert (Figure.MEMORY in found, Figure.REMOTE_MEMORY in found) == (True, False)
@@ -121,7 +121,7 @@ def test_without_the_nodes_of_its_cpus_memory_is_neither_near_nor_far() -> None:
 
 
 class WithCgroups(HostRoot):
-    """The running machine, with other cgroups."""
+    """The running machine with other cgroups."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         super().__init__()
@@ -134,11 +134,11 @@ class WithCgroups(HostRoot):
         return self.made.read_bytes(path) if path.startswith("sys/fs/cgroup") else super().read_bytes(path)
 
 
-def test_where_no_file_says_the_cpu_time_the_processes_do() -> None:
+def test_cpu_time_is_read_from_processes_if_no_file_has_it() -> None:
     root = WithCgroups({f"sys/fs/cgroup/{FOLDER}/cgroup.procs": "1\n"})
     before = time.process_time()
     found = read(root, pids=(os.getpid(),))
-    # psutil counts in ticks of 10 ms.
+    # psutil's resolution is a tick of 10 ms.
     assert found[Figure.CPU] == pytest.approx(before, abs=0.5 + 0.5 * before)
     assert read(root, pids=()) == {}
     assert Figure.CPU not in read(machine({}), pids=(os.getpid(),))

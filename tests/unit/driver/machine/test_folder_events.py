@@ -1,4 +1,4 @@
-"""What the kernel tells of a folder."""
+"""The kernel's events for a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dranode.driver.machine.folder_events import FolderEvents
 
 
-def test_files_that_come_go_or_are_written_in_place_make_events_with_their_names(tmp_path: Path) -> None:
+def test_created_removed_and_written_files_cause_events_with_their_names(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("a")
     events = FolderEvents(tmp_path)
     assert events.names() is None
@@ -24,7 +24,7 @@ def test_files_that_come_go_or_are_written_in_place_make_events_with_their_names
     events.close()
 
 
-def test_a_folder_that_comes_late_or_is_replaced_may_hold_anything(tmp_path: Path) -> None:
+def test_a_late_or_replaced_folder_may_contain_anything(tmp_path: Path) -> None:
     folder = tmp_path / "cdi"
     events = FolderEvents(folder)
     assert (events.names(), events.names()) == (None, None)
@@ -44,7 +44,7 @@ def test_without_inotify_anything_may_have_changed(tmp_path: Path, monkeypatch: 
     assert (events.names(), events.names()) == (None, None)
 
 
-def test_more_events_than_the_kernel_keeps_mean_that_anything_may_have_changed(tmp_path: Path) -> None:
+def test_after_an_overflow_of_events_anything_may_have_changed(tmp_path: Path) -> None:
     kept = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     events = FolderEvents(tmp_path)
     events.names()

@@ -1,4 +1,4 @@
-"""The cgroup of all pods: both versions of cgroups, both of kubelet's drivers, and nodes that are containers."""
+"""The cgroup of all pods: both cgroup versions, both of kubelet's cgroup drivers, and nodes that are containers."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ def legacy(files: Mapping[str, str]) -> ConfinedRoot:
         "lxc.payload.c1/kubepods",
     ],
 )
-def test_the_cgroup_of_all_pods_is_found_wherever_kubelet_makes_it(folder: str) -> None:
+def test_the_cgroup_of_all_pods_is_found_wherever_kubelet_creates_it(folder: str) -> None:
     files = {f"{folder}/cpuset.cpus.effective": "0-1,4-5\n", f"{folder}/cpuset.mems.effective": "0\n"}
     assert read_pods_cgroup(unified(files)) == PodsCgroup(f"/{CGROUP}/{folder}", cpus("0-1,4-5"), cpus("0"))
 
 
 @pytest.mark.parametrize("hierarchy", ["cpuset", "cpuset,cpu,cpuacct", "cpu,cpuset"])
 @pytest.mark.parametrize("name", ["effective_cpus", "cpus"])
-def test_the_cgroup_of_all_pods_is_found_in_a_hierarchy_of_version_1(hierarchy: str, name: str) -> None:
+def test_the_cgroup_of_all_pods_is_found_in_cgroup_v1(hierarchy: str, name: str) -> None:
     found = read_pods_cgroup(legacy({f"{hierarchy}/kubepods/cpuset.{name}": "2-3\n"}))
     assert found == PodsCgroup(f"/{CGROUP}/{hierarchy}/kubepods", cpus("2-3"), None)
 
 
-def test_in_version_1_the_effective_cpus_count_and_an_empty_set_is_one_that_nobody_has_filled_yet() -> None:
+def test_in_cgroup_v1_effective_cpus_count_and_an_empty_set_is_not_filled_yet() -> None:
     above = {"cpuset/kubelet/cpuset.effective_cpus": "1-3\n", "cpuset/kubelet/cpuset.cpus": "1-7\n"}
     pods = {"cpuset/kubelet/kubepods/cpuset.effective_cpus": "\n", "cpuset/kubelet/kubepods/cpuset.cpus": "\n"}
     assert read_pods_cgroup(legacy({**above, **pods})).cpus == cpus("1-3")
 
 
-def test_where_the_cgroup_has_no_cpuset_that_above_it_limits_pods() -> None:
+def test_the_parents_cpuset_limits_pods_if_the_cgroup_has_none() -> None:
     above = {"kubelet/cpuset.cpus.effective": "0-3\n", "kubelet/kubepods/cgroup.procs": ""}
     assert read_pods_cgroup(unified(above)) == PodsCgroup(f"/{CGROUP}/kubelet/kubepods", cpus("0-3"), cpus("0-1"))
 
@@ -73,11 +73,11 @@ def test_where_the_cgroup_has_no_cpuset_that_above_it_limits_pods() -> None:
         {"cgroup.controllers": "", "system.slice/kubepods.slice/cpuset.cpus.effective": "0\n"},
     ],
 )
-def test_while_kubelet_has_made_no_cgroup_of_pods_nothing_is_limited(files: Mapping[str, str]) -> None:
+def test_nothing_is_limited_before_kubelet_creates_the_cgroup_of_pods(files: Mapping[str, str]) -> None:
     assert read_pods_cgroup(machine({f"{CGROUP}/{name}": text for name, text in files.items()})) == UNLIMITED
 
 
-def test_cpus_of_partitions_below_it_are_still_for_pods() -> None:
+def test_cpus_of_partitions_below_the_cgroup_still_belong_to_pods() -> None:
     files = {
         "kubepods.slice/cpuset.cpus.effective": "0-1,4-5\n",
         "kubepods.slice/cpuset.cpus.exclusive": "2-3\n",
@@ -91,18 +91,18 @@ def test_cpus_of_partitions_below_it_are_still_for_pods() -> None:
 @pytest.mark.parametrize(
     "pods", ["kubepods/pod1/tasks", "kubepods/burstable/pod1/tasks", "kubepods/besteffort/podab-c/tasks"]
 )
-def test_of_two_drivers_of_cgroups_the_one_that_has_pods_counts(pods: str) -> None:
+def test_the_cgroup_driver_that_has_pods_counts(pods: str) -> None:
     files = {"kubepods.slice/cpuset.cpus.effective": "0-7\n", "kubepods/cpuset.cpus.effective": "0-3\n", pods: ""}
     assert read_pods_cgroup(unified(files)).cpus == cpus("0-3")
 
 
-def test_where_it_is_not_known_which_of_two_counts_pods_have_what_both_have() -> None:
+def test_pods_have_the_common_cpus_if_it_is_unknown_which_cgroup_counts() -> None:
     files = {"kubepods.slice/cpuset.cpus.effective": "2-7\n", "kubepods/cpuset.cpus.effective": "0-3\n"}
     assert read_pods_cgroup(unified(files)).cpus == cpus("2-3")
 
 
 class Failing(ConfinedRoot):
-    """A machine of which a file or a folder cannot be read."""
+    """A machine with one unreadable file or folder."""
 
     def __init__(self, whole: ConfinedRoot, path: str, error: int) -> None:
         self._whole, self._path, self._error = whole, path, error
@@ -122,7 +122,7 @@ class Failing(ConfinedRoot):
 @pytest.mark.parametrize(
     "path", ["", "kubepods", "kubepods/cpuset.cpus.effective", "kubepods/cpuset.mems.effective", "kubelet"]
 )
-def test_what_cannot_be_read_is_neither_unlimited_nor_empty(path: str) -> None:
+def test_an_unreadable_cgroup_is_neither_unlimited_nor_empty(path: str) -> None:
     files = {"kubepods/cpuset.cpus.effective": "0-3\n", "kubepods/cpuset.mems.effective": "0\n"}
     if path == "kubelet":
         files = {f"kubelet/{name}": text for name, text in files.items()}
@@ -133,17 +133,17 @@ def test_what_cannot_be_read_is_neither_unlimited_nor_empty(path: str) -> None:
         read_pods_cgroup(Failing(unified(files), place, errno.EACCES))
 
 
-def test_a_set_that_makes_no_sense_is_an_error_that_names_the_file() -> None:
+def test_an_invalid_set_is_an_error_that_names_the_file() -> None:
     with pytest.raises(MachineError, match=r"/sys/fs/cgroup/kubepods/cpuset\.cpus\.effective cannot be understood"):
         read_pods_cgroup(unified({"kubepods/cpuset.cpus.effective": "lots\n"}))
 
 
-def test_a_cgroup_that_ends_while_it_is_read_limits_nothing_by_itself() -> None:
+def test_a_cgroup_that_is_removed_during_the_read_limits_nothing() -> None:
     root = Failing(unified({"kubepods/cpuset.cpus.effective": "0\n"}), f"{CGROUP}/kubepods", errno.ENODEV)
     assert read_pods_cgroup(root).cpus == cpus("0")
 
 
-def test_a_change_is_noticed_and_so_is_a_file_that_cannot_be_read_any_more() -> None:
+def test_a_change_and_a_file_that_becomes_unreadable_are_noticed() -> None:
     root = unified({"kubepods/cpuset.cpus.effective": "0-3\n"})
     known = read_pods_cgroup(root)
     assert not has_changed(root, known)
@@ -154,7 +154,7 @@ def test_a_change_is_noticed_and_so_is_a_file_that_cannot_be_read_any_more() -> 
 
 
 class Rounds(threading.Event):
-    """A stop that is set after so many waits, which take no time."""
+    """A stop that is set after this many waits, which take no time."""
 
     def __init__(self, rounds: int) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Rounds(threading.Event):
         return self.rounds < 0
 
 
-def test_a_watch_yields_once_a_minute_and_at_once_where_the_cgroup_has_changed() -> None:
+def test_a_watch_yields_every_minute_and_when_the_cgroup_changes() -> None:
     root = unified({"kubepods/cpuset.cpus.effective": "0-3\n"})
     known = read_pods_cgroup(root)
     assert len(list(pods_cgroup_changes(root, lambda: known, Rounds(30)))) == 1
@@ -182,11 +182,11 @@ def test_a_watch_yields_once_a_minute_and_at_once_where_the_cgroup_has_changed()
         ("/", "0-7"),
     ],
 )
-def test_a_cgroup_without_a_cpuset_has_the_cpus_of_the_nearest_above_it(cgroup: str, found: str) -> None:
+def test_a_cgroup_without_a_cpuset_has_the_cpus_of_its_nearest_parent(cgroup: str, found: str) -> None:
     assert cgroup_cpus(unified({"system.slice/cpuset.cpus.effective": "4-7\n"}), cgroup) == cpus(found)
 
 
-def test_of_a_cgroup_that_cannot_be_read_no_cpus_are_known() -> None:
+def test_an_unreadable_cgroup_has_no_known_cpus() -> None:
     assert cgroup_cpus(machine({}), "/a") is None
     assert cgroup_cpus(Failing(unified({}), f"{CGROUP}/cpuset.cpus.effective", errno.EIO), "/a") is None
     assert cgroup_cpus(legacy({"cpuset/a/cpuset.cpus": "\n"}), "/a") == cpus("0-7")

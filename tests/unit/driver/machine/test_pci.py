@@ -1,4 +1,4 @@
-"""Where PCI functions sit: the root complex and the NUMA node, as sysfs says it."""
+"""Where PCI functions are: the root complex and the NUMA node, from sysfs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def server(files: dict[str, str], nodes: dict[str, str] = NODES) -> Root:
     return machine({f"{FOLDER}/class": "0x030000", **placed, **nodes}, LINK)
 
 
-def test_the_root_complex_is_the_folder_that_the_functions_link_leads_to() -> None:
+def test_the_root_complex_comes_from_the_target_of_the_functions_link() -> None:
     assert pcie_root(server({}), ADDRESS) == "pci0000:16"
 
 
@@ -37,7 +37,7 @@ def test_the_root_complex_is_the_folder_that_the_functions_link_leads_to() -> No
     ],
     ids=["no such function", "an extended domain", "no PCI bridge", "another function", "no address"],
 )
-def test_a_root_complex_that_is_not_known_is_none(link: str | None, address: str) -> None:
+def test_an_unknown_root_complex_is_none(link: str | None, address: str) -> None:
     links = {f"sys/bus/pci/devices/{ADDRESS}": link} if link else {}
     assert pcie_root(machine({"proc/x": ""}, links), address) is None
 
@@ -47,7 +47,7 @@ def test_a_root_complex_that_is_not_known_is_none(link: str | None, address: str
     [
         ({"numa_node": "1"}, 1),
         ({"numa_node": "-1", "local_cpus": "0f"}, None),
-        # A GPU's own memory is a node without CPUs.
+        # A GPU's own memory is a NUMA node without CPUs.
         ({"numa_node": "9", "local_cpus": "f0"}, 1),
         ({"local_cpus": "0f"}, 0),
         ({"local_cpus": "60"}, 1),
@@ -57,12 +57,12 @@ def test_a_root_complex_that_is_not_known_is_none(link: str | None, address: str
         ({}, None),
     ],
 )
-def test_the_numa_node_is_that_of_the_cpus_near_the_function(files: dict[str, str], node: int | None) -> None:
+def test_the_numa_node_is_that_of_the_functions_local_cpus(files: dict[str, str], node: int | None) -> None:
     assert numa_node(server(files), ADDRESS) == node
 
 
 @pytest.mark.parametrize("cpumap", [None, "0f\n0f\n", ""], ids=["missing", "twice", "empty"])
-def test_a_node_whose_files_do_not_say_its_cpus_has_those_that_link_to_it(cpumap: str | None) -> None:
+def test_a_node_without_a_cpu_list_has_the_cpus_that_link_to_it(cpumap: str | None) -> None:
     nodes = {path: text for path, text in NODES.items() if "node0" not in path}
     nodes["sys/devices/system/node/node0/" + ("cpumap" if cpumap is not None else "meminfo")] = cpumap or ""
     links = {f"sys/devices/system/cpu/cpu{cpu}/node{cpu // 4}": f"../../node/node{cpu // 4}" for cpu in range(8)}
@@ -71,10 +71,10 @@ def test_a_node_whose_files_do_not_say_its_cpus_has_those_that_link_to_it(cpumap
     assert numa_node(machine(files, LINK), ADDRESS) is None
 
 
-def test_a_kernel_that_shows_no_nodes_is_believed() -> None:
+def test_a_kernel_without_numa_nodes_is_trusted() -> None:
     assert numa_node(server({"numa_node": "1"}, {}), ADDRESS) == 1
     assert numa_node(server({}, {}), ADDRESS) is None
 
 
-def test_a_function_that_is_not_there_has_no_node() -> None:
+def test_a_missing_function_has_no_node() -> None:
     assert numa_node(machine({"proc/x": ""}), ADDRESS) is None

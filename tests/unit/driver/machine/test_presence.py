@@ -1,4 +1,4 @@
-"""Files that are missing, and files that may not be looked for, as every Python has them."""
+"""Missing files, and files in forbidden folders, with the same result on every Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dranode.driver.machine.presence import is_file, is_folder, is_there, status
 from tests.fakes.doctor import forbid
 
 
-def test_files_and_folders_differ_from_what_is_missing(tmp_path: Path) -> None:
+def test_existing_files_and_folders_are_told_from_missing_ones(tmp_path: Path) -> None:
     file, folder = tmp_path / "file", tmp_path / "folder"
     file.touch()
     folder.mkdir()
@@ -23,7 +23,7 @@ def test_files_and_folders_differ_from_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [is_there, is_file, is_folder])
-def test_what_may_not_be_looked_for_is_not_missing(
+def test_a_file_in_a_forbidden_folder_is_not_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: object
 ) -> None:
     assert callable(asked)

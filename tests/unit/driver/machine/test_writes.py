@@ -1,4 +1,4 @@
-"""A driver that is tried on a machine that is not ours leaves alone what it runs on."""
+"""A driver that runs on a machine other than the host does not write to the host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILE = "sys/class/lamps/lamp-0/brightness"
 
 
 class WritingLamps(WiredLamps):
-    """Lamps that are lit by a kernel file."""
+    """Lamps that are switched on through a kernel file."""
 
     def __init__(self, root: Root) -> None:
         super().__init__(Board())
@@ -72,19 +72,19 @@ def test_a_machine_that_is_not_the_host_is_not_written_to(tmp_path: Path, form: 
     assert place.read_text() == "dim"
 
 
-def test_the_event_names_the_file_that_the_host_does_not_have(tmp_path: Path) -> None:
+def test_the_error_names_a_file_that_the_host_does_not_have(tmp_path: Path) -> None:
     answer = prepare(tmp_path, HostRoot())
     assert isinstance(answer, Refused)
     assert f"FileNotFoundError: [Errno 2] No such file or directory: '/{FILE}'" in str(answer)
 
 
-def test_the_host_is_written_to_in_one_piece(tmp_path: Path) -> None:
+def test_the_host_is_written_to_in_one_write(tmp_path: Path) -> None:
     place = lay(tmp_path)
     HostRoot().write(str(place).lstrip("/"), "bri")
     assert place.read_text() == "bri"
 
 
-# As the driver's pod: root, and no right to pass over the modes of files.
+# As in the driver's pod: root without the right to bypass file modes.
 DENIED = """
 import os, sys
 from dranode.driver.machine.folder import HostRoot
@@ -99,7 +99,7 @@ for path in sys.argv[1:]:
 """
 
 
-def test_a_file_that_nobody_may_write_differs_from_a_file_of_another_user() -> None:
+def test_a_read_only_file_is_told_from_a_file_of_another_user() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)

@@ -32,7 +32,7 @@ def test_documents_come_in_the_order_of_files_and_places(tmp_path: Path) -> None
     assert sources[1].place == f"{first}, document 2 (Node b-)"
 
 
-def test_a_list_is_taken_apart_and_its_items_inherit_what_a_typed_list_says(tmp_path: Path) -> None:
+def test_a_list_is_split_and_its_items_inherit_a_typed_lists_kind(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         """
@@ -51,12 +51,12 @@ items:
     ]
 
 
-def test_an_array_is_taken_apart_as_a_list_is(tmp_path: Path) -> None:
+def test_an_array_is_split_like_a_list(tmp_path: Path) -> None:
     path = written(tmp_path, '[{"kind": "Pod", "metadata": {"name": "a"}}, {"kind": "Pod", "metadata": {"name": "b"}}]')
     assert [source.name for source in load_documents([path])] == ["a", "b"]
 
 
-def test_a_beta_claim_is_brought_to_v1_unless_it_is_read_as_written(tmp_path: Path) -> None:
+def test_a_beta_claim_is_converted_to_v1_unless_it_is_read_as_written(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaim\n"
@@ -67,7 +67,7 @@ def test_a_beta_claim_is_brought_to_v1_unless_it_is_read_as_written(tmp_path: Pa
     assert read_documents(path)[0].document["spec"]["devices"]["requests"][0] == {"name": "r", "deviceClassName": "c"}
 
 
-def test_scalars_are_those_of_the_api_machinery(tmp_path: Path) -> None:
+def test_scalars_are_read_as_the_api_machinery_does(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         "kind: Pod\nday: 2020-01-01\nratio: 1:30\nyes_: yes\nn: 0x10\nf: 1.5\nq: 16Gi\nnothing: ~\nv: 1.10.0\n",
@@ -118,7 +118,7 @@ def test_scalars_are_those_of_the_api_machinery(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_is_no_kubernetes_document_is_refused_in_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+def test_a_document_that_is_not_kubernetes_is_refused_in_one_sentence(tmp_path: Path, text: str, message: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(DocumentError) as caught:
         load_documents([path])
@@ -127,12 +127,12 @@ def test_what_is_no_kubernetes_document_is_refused_in_one_sentence(tmp_path: Pat
     assert "\n" not in str(caught.value)
 
 
-def test_json_may_spell_a_character_as_a_surrogate_pair(tmp_path: Path) -> None:
+def test_json_may_escape_a_character_as_a_surrogate_pair(tmp_path: Path) -> None:
     (source,) = load_documents([written(tmp_path, '{"kind": "Pod", "x": "\\ud83d\\ude00"}')])
     assert source.document["x"] == "\U0001f600"
 
 
-def test_a_mapping_may_say_otherwise_than_the_one_that_is_merged_into_it(tmp_path: Path) -> None:
+def test_a_mapping_may_override_a_merged_one(tmp_path: Path) -> None:
     path = written(tmp_path, "kind: Pod\nx: &x {a: 1, b: 2}\ny: &y {<<: *x, b: 3}\nz: {b: 4, <<: [*y, *x]}\n")
     document = load_documents([path])[0].document
     assert (document["y"], document["z"]) == ({"a": 1, "b": 3}, {"a": 1, "b": 4})
@@ -147,12 +147,12 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_documents([binary])
 
 
-def test_a_dash_reads_the_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("kind: Pod\n"))
     assert load_documents(["-"])[0].place == "-, document 1 (Pod)"
 
 
-def test_a_configuration_is_one_document_of_any_form(tmp_path: Path) -> None:
+def test_a_configuration_is_one_document_of_any_kind(tmp_path: Path) -> None:
     assert read_yaml(written(tmp_path, "logFormat: json\n")) == {"logFormat": "json"}
     assert read_yaml(written(tmp_path, "# nothing\n")) is None
     with pytest.raises(DocumentError, match="holds 2 documents, but one is expected"):
@@ -180,7 +180,7 @@ def test_a_configuration_is_one_document_of_any_form(tmp_path: Path) -> None:
         ("# nothing\n---\n", "holds no document"),
     ],
 )
-def test_what_is_of_no_known_kind_is_refused_with_file_object_and_path(tmp_path: Path, text: str, message: str) -> None:
+def test_an_unknown_kind_is_refused_with_file_object_and_path(tmp_path: Path, text: str, message: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(DocumentError) as caught:
         load_documents([path])
@@ -197,7 +197,7 @@ def test_a_v1beta1_claim_has_no_exactly(tmp_path: Path) -> None:
         load_documents([path])
 
 
-def test_json_documents_may_stand_one_after_another(tmp_path: Path) -> None:
+def test_json_documents_may_follow_each_other(tmp_path: Path) -> None:
     text = '{"kind": "Pod", "metadata": {"name": "a"}}\n{"kind": "List", "items": [{"kind": "Node"}]}{"kind": "Pod"}\n'
     assert [source.kind for source in read_documents(written(tmp_path, text))] == ["Pod", "Node", "Pod"]
 
@@ -206,14 +206,14 @@ def test_json_documents_may_stand_one_after_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ['{"kind": "Pod", "metadata": {"name": "é"}}\r\n', "kind: Pod\r\nmetadata: {name: é}\r\n"]
 )
-def test_a_dump_that_windows_encodes_is_read(tmp_path: Path, encoding: str, text: str) -> None:
+def test_a_dump_in_a_windows_encoding_is_read(tmp_path: Path, encoding: str, text: str) -> None:
     path = tmp_path / "dump"
     marked = text if encoding in ("utf-16", "utf-32", "utf-8-sig") else f"\ufeff{text}"
     path.write_bytes(marked.encode(encoding))
     assert [source.name for source in read_documents(path)] == ["é"]
 
 
-def test_what_is_no_text_of_its_encoding_is_refused(tmp_path: Path) -> None:
+def test_text_that_is_invalid_in_its_encoding_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     path.write_bytes(b"\xff\xfea")
     with pytest.raises(DocumentError, match="is not UTF-16-LE text: byte 2 is 0x61"):
@@ -241,11 +241,11 @@ def test_what_is_no_text_of_its_encoding_is_refused(tmp_path: Path) -> None:
         "\u00e9",
     ],
 )
-def test_a_text_that_is_written_is_read_as_it_was(text: str) -> None:
+def test_a_written_text_reads_back_unchanged(text: str) -> None:
     assert parse_yaml(dump_yaml({"value": text}).encode(), "it") == {"value": text}
 
 
-def test_what_is_written_has_no_aliases_and_takes_tuples() -> None:
+def test_written_yaml_has_no_aliases_and_accepts_tuples() -> None:
     shared = {"a": (1, 2)}
     assert dump_yaml([shared, shared]) == "- a:\n  - 1\n  - 2\n- a:\n  - 1\n  - 2\n"
 
@@ -259,7 +259,7 @@ def test_what_is_written_has_no_aliases_and_takes_tuples() -> None:
         ("a: 1\n---\nb: 1\n", "it holds 2 documents"),
     ],
 )
-def test_what_only_a_strict_reader_refuses_is_told_from_what_is_no_yaml(text: str, sentence: str) -> None:
+def test_strictly_invalid_yaml_is_told_from_text_that_is_not_yaml(text: str, sentence: str) -> None:
     with pytest.raises(StrictError, match=sentence):
         parse_yaml(text.encode(), "it")
     with pytest.raises(DocumentError, match="it is not YAML") as refused:
@@ -267,5 +267,5 @@ def test_what_only_a_strict_reader_refuses_is_told_from_what_is_no_yaml(text: st
     assert not isinstance(refused.value, StrictError)
 
 
-def test_a_date_is_a_text() -> None:
+def test_a_date_is_a_string() -> None:
     assert parse_yaml(b"at: 2026-11-26T03:00:00Z", "it") == {"at": "2026-11-26T03:00:00Z"}

@@ -17,7 +17,7 @@ from tests.fakes.waiting import eventually
 
 
 def is_open(path: Path) -> bool:
-    """Whether this process has the file open. Others are not looked at: Python closes what tests left at any moment."""
+    """Whether this process has the file open. Other files are ignored: Python closes what tests left at any moment."""
     found = path.stat()
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -26,10 +26,10 @@ def is_open(path: Path) -> bool:
     return False
 
 
-def test_a_file_system_without_locks_is_reported_in_a_sentence_and_leaves_no_file_open(
+def test_a_file_system_without_locks_is_reported_and_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An NFS server without lockd answers ENOLCK; the lock on decisions is tried again with every call."""
+    """An NFS server without lockd answers ENOLCK; every call tries the lock on decisions again."""
 
     def refused(file: int, kind: int) -> None:
         del file, kind
@@ -43,7 +43,7 @@ def test_a_file_system_without_locks_is_reported_in_a_sentence_and_leaves_no_fil
     assert not is_open(lock.path)
 
 
-def test_a_lock_that_another_one_has_is_seen_and_not_had(tmp_path: Path) -> None:
+def test_a_lock_held_by_another_is_seen_and_not_acquired(tmp_path: Path) -> None:
     ours, theirs = FileLock(tmp_path / "active.lock"), FileLock(tmp_path / "active.lock")
     assert not ours.is_held()
     with theirs.held():
@@ -53,19 +53,19 @@ def test_a_lock_that_another_one_has_is_seen_and_not_had(tmp_path: Path) -> None
     ours.release()
 
 
-def test_a_lock_whose_file_its_holder_removes_is_taken_on_a_new_one(tmp_path: Path) -> None:
+def test_a_lock_whose_file_was_removed_is_taken_on_a_new_file(tmp_path: Path) -> None:
     path = tmp_path / "active.lock"
     theirs, ours = FileLock(path), FileLock(path)
     assert theirs.acquire()
     waiting = threading.Thread(target=ours.acquire)
     waiting.start()
-    # Theirs, and the one that is opened to wait.
+    # The other holder's file, and the one that is opened to wait.
     eventually(lambda: len(open_files(path)) == 2)
     path.unlink()
     theirs.release()
     waiting.join()
     assert ours.is_mine
-    # A third one meets ours, and not a file that nobody else opens.
+    # A third one finds our file, not one that nobody else has open.
     assert not FileLock(path).acquire(wait=False)
     ours.release()
 

@@ -1,4 +1,4 @@
-"""What the log says: one operation id in every line of a call, and keys that a program finds."""
+"""The log: one operation id in every line of a call, and keys for programs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_calls_at_the_same_time_keep_their_ids_apart(lines: io.StringIO) -> None
 
 
 @pytest.mark.parametrize("lines", ["json"], indirect=True)
-def test_json_has_what_the_message_names_as_keys(lines: io.StringIO) -> None:
+def test_json_has_the_messages_keys(lines: io.StringIO) -> None:
     with operation() as current:
         log.info("at 100%% claim=%s took %.3f seconds=%.6f %s", ClaimRef("default", "a", "u"), 0.5, 0.25, "done")
     line = json.loads(lines.getvalue())
@@ -75,14 +75,14 @@ def test_json_has_what_the_message_names_as_keys(lines: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("lines", ["json"], indirect=True)
-def test_a_message_cannot_take_the_place_of_what_every_line_has(lines: io.StringIO) -> None:
+def test_a_message_cannot_replace_the_keys_of_every_line(lines: io.StringIO) -> None:
     log.info("level=%s logger=%s", "none", "somebody")
     line = json.loads(lines.getvalue())
     assert (line["level"], line["logger"]) == ("info", "dranode.test")
 
 
 @given(strategies.text(), strategies.one_of(strategies.integers(), strategies.booleans(), strategies.text()))
-def test_json_says_whatever_was_said(text: str, value: object) -> None:
+def test_json_can_express_any_message(text: str, value: object) -> None:
     line = JSONFormatter().format(logging.makeLogRecord({"msg": "%s value=%s", "args": (text, value)}))
     assert line.isprintable()
     assert json.loads(line)["message"] == f"{text} value={value}"
@@ -90,7 +90,7 @@ def test_json_says_whatever_was_said(text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_json_says_as_text_what_it_has_no_number_for(value: float) -> None:
+def test_json_writes_numbers_that_it_lacks_as_text(value: float) -> None:
     line = JSONFormatter().format(logging.makeLogRecord({"msg": "value=%s", "args": (value,)}))
 
     def refuse(constant: str) -> None:
@@ -99,9 +99,9 @@ def test_json_says_as_text_what_it_has_no_number_for(value: float) -> None:
     assert json.loads(line, parse_constant=refuse)["value"] == str(value)
 
 
-def test_json_has_nothing_that_a_terminal_obeys_or_that_turns_the_line() -> None:
+def test_json_has_no_terminal_sequences_or_text_direction_marks() -> None:
     hostile = "a\x1b[2J\x7f\x85\x9b31m\u202eb\u2028c\u200d\U000e0001 \ud800 é 水 \U0001f600"
-    # Without a logger: pytest would keep the line for its report, which half a surrogate is not fit for.
+    # Without a logger, since pytest would keep the line for its report, which cannot contain half a surrogate pair.
     line = JSONFormatter().format(logging.makeLogRecord({"msg": "%s", "args": (hostile,)}))
     assert line.isprintable()
     assert "é 水 \U0001f600" in line

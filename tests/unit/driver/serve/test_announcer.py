@@ -1,4 +1,4 @@
-"""What a driver says of its devices, to whom and how often."""
+"""What a driver reports about its devices, to whom and how often."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fakes.ledger import Mend, newer_schema
 
 
 class FragileLamps(Lamps):
-    """Lamps of which some may be broken."""
+    """Lamps, some of which may be broken."""
 
     broken: tuple[str, ...] = ()
     error: Exception | None = None
@@ -35,7 +35,7 @@ class FragileLamps(Lamps):
 
 
 class World:
-    """A node with lamps, its announcer, and those who listen."""
+    """A node with lamps, its announcer, and its peers."""
 
     def __init__(self, folder: Path, *, taints: bool = True) -> None:
         (folder / "data").mkdir()
@@ -46,7 +46,7 @@ class World:
 
     @property
     def taints(self) -> list[list[list[str]]]:
-        """For everything that was published, the taints of each lamp."""
+        """For each publication, the taints of each lamp."""
         return [[[taint.key for taint in lamp.taints] for lamp in each.devices] for each in self.cluster.published]
 
 
@@ -58,14 +58,14 @@ def world(tmp_path: Path) -> World:
 TAINT = [f"{Lamps.driver}/unhealthy"]
 
 
-def test_an_instance_that_does_not_publish_reports_to_kubelet_alone(world: World) -> None:
+def test_an_instance_that_does_not_publish_reports_only_to_kubelet(world: World) -> None:
     world.lamps.broken = ("lamp-1",)
     world.announcer.report()
     assert world.cluster.published == []
     assert [device.health for device in world.health.devices] == [Health.HEALTHY, Health.UNHEALTHY]
 
 
-def test_a_taint_that_comes_or_goes_is_published_at_once_and_nothing_else_is(world: World) -> None:
+def test_only_an_added_or_removed_taint_is_published_at_once(world: World) -> None:
     world.announcer.begin()
     world.announcer.report()
     world.lamps.broken = ("lamp-1",)
@@ -77,7 +77,7 @@ def test_a_taint_that_comes_or_goes_is_published_at_once_and_nothing_else_is(wor
     assert world.taints == [[[], []], [[], TAINT], [[], []]]
 
 
-def test_a_change_of_health_is_logged_once_and_devices_that_change_alike_in_one_line(
+def test_a_health_change_is_logged_once_and_equal_changes_in_one_line(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -92,7 +92,7 @@ def test_a_change_of_health_is_logged_once_and_devices_that_change_alike_in_one_
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error", "lamp-0/state"), MachineError("lamp-0 is odd")])
-def test_health_that_cannot_be_read_is_unknown_until_it_can(world: World, error: Exception) -> None:
+def test_unreadable_health_is_unknown_until_it_can_be_read(world: World, error: Exception) -> None:
     world.announcer.begin()
     world.lamps.error = error
     world.announcer.report()
@@ -104,7 +104,7 @@ def test_health_that_cannot_be_read_is_unknown_until_it_can(world: World, error:
     assert {device.health for device in world.health.devices} == {Health.HEALTHY}
 
 
-def test_without_taints_health_is_kubelets_alone(tmp_path: Path) -> None:
+def test_without_taints_health_is_reported_only_to_kubelet(tmp_path: Path) -> None:
     world = World(tmp_path, taints=False)
     world.announcer.begin()
     world.lamps.broken = ("lamp-1",)
@@ -113,7 +113,7 @@ def test_without_taints_health_is_kubelets_alone(tmp_path: Path) -> None:
     assert world.health.devices[1].message == "burnt out"
 
 
-def test_devices_that_come_wait_for_the_reading_that_noticed_them(world: World) -> None:
+def test_new_devices_are_published_by_the_reading_that_noticed_them(world: World) -> None:
     world.announcer.begin()
     world.lamps.count = 3
     world.node.rescan()
@@ -123,7 +123,7 @@ def test_devices_that_come_wait_for_the_reading_that_noticed_them(world: World) 
     assert [len(each.devices) for each in world.cluster.published] == [2, 3]
 
 
-def test_an_instance_that_pauses_publishes_nothing_until_it_begins_again(world: World) -> None:
+def test_a_paused_instance_publishes_nothing_until_it_begins_again(world: World) -> None:
     world.announcer.begin()
     world.announcer.pause()
     world.lamps.broken = ("lamp-1",)
@@ -134,14 +134,14 @@ def test_an_instance_that_pauses_publishes_nothing_until_it_begins_again(world: 
     assert world.taints[-1] == [[], TAINT]
 
 
-def test_a_lamp_that_is_gone_and_broken_is_still_reported_to_kubelet(world: World) -> None:
+def test_a_removed_broken_lamp_is_still_reported_to_kubelet(world: World) -> None:
     world.lamps.broken = ("lamp-9",)
     world.announcer.begin()
     assert [device.device for device in world.health.devices] == ["lamp-0", "lamp-1", "lamp-9"]
     assert world.taints == [[[], []]]
 
 
-def test_devices_are_withdrawn_while_nothing_can_be_handed_out_and_stay_healthy(
+def test_devices_are_withdrawn_while_nothing_can_be_prepared_and_stay_healthy(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.announcer.begin()
@@ -166,14 +166,12 @@ def test_devices_are_withdrawn_while_nothing_can_be_handed_out_and_stay_healthy(
 
 
 def newer_schema_at_the_next_look(path: Path, node: NodeClaims) -> contextlib.AbstractContextManager[Mend]:
-    # A connection that is open looks at the schema no more.
+    # An open connection does not check the schema again.
     node.close()
     return newer_schema(path)
 
 
-def test_devices_are_withdrawn_while_claims_may_be_missing_and_come_back_by_themselves(
-    world: World, tmp_path: Path
-) -> None:
+def test_devices_are_withdrawn_while_claims_may_be_missing(world: World, tmp_path: Path) -> None:
     world.announcer.begin()
     other = Ledger(tmp_path / "data" / "ledger.db")
     with other.transaction():
@@ -181,7 +179,7 @@ def test_devices_are_withdrawn_while_claims_may_be_missing_and_come_back_by_them
     world.node.check()
     world.announcer.report()
     assert "run `dranode forget-lost" in str(world.node.impediment)
-    # The ledger itself can be used: who of two instances pins does not hang on it.
+    # The ledger itself is usable, so this does not affect which of two instances pins.
     assert world.node.unusable is None
     with other.transaction():
         other.doubt("")
@@ -192,9 +190,7 @@ def test_devices_are_withdrawn_while_claims_may_be_missing_and_come_back_by_them
     other.close()
 
 
-def test_devices_are_withdrawn_while_a_claim_may_hold_anything_and_come_back_by_themselves(
-    world: World, tmp_path: Path
-) -> None:
+def test_devices_are_withdrawn_while_a_claim_may_hold_anything(world: World, tmp_path: Path) -> None:
     world.announcer.begin()
     other = Ledger(tmp_path / "data" / "ledger.db")
     with other.transaction():
@@ -209,9 +205,7 @@ def test_devices_are_withdrawn_while_a_claim_may_hold_anything_and_come_back_by_
     other.close()
 
 
-def test_the_health_of_devices_that_cannot_be_read_is_reported_to_nobody(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_health_is_reported_while_devices_cannot_be_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def dark() -> Inventory:
         raise MachineError("it is dark")
 

@@ -1,4 +1,4 @@
-"""Who is active: by kernel locks on a shared folder, step by step."""
+"""Which instance is active, decided by kernel locks in a shared folder, step by step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fakes.waiting import eventually
 
 
 class Instance:
-    """One instance, looked at by hand; what it did stands in `done`."""
+    """One instance, checked step by step; `done` lists what it did."""
 
     def __init__(self, data: Path, name: str, done: list[str], *, prepared: bool = True) -> None:
         self.prepared, self.able = prepared, True
@@ -53,12 +53,14 @@ def make(tmp_path: Path, done: list[str]) -> Iterator[Callable[..., Instance]]:
         instance.authority.close()
 
 
-def test_an_instance_that_is_alone_is_active_at_once(make: Callable[..., Instance], done: list[str]) -> None:
+def test_a_single_instance_is_active_at_once(make: Callable[..., Instance], done: list[str]) -> None:
     assert make("only", prepared=False).check() is Role.ACTIVE
     assert done == ["only begins"]
 
 
-def test_authority_passes_only_when_the_newer_one_is_prepared(make: Callable[..., Instance], done: list[str]) -> None:
+def test_authority_passes_only_when_the_newer_instance_is_prepared(
+    make: Callable[..., Instance], done: list[str]
+) -> None:
     old, new = make("old"), make("new", prepared=False)
     assert [old.check(), new.check(), old.check(), new.check()] == [
         Role.ACTIVE,
@@ -73,7 +75,7 @@ def test_authority_passes_only_when_the_newer_one_is_prepared(make: Callable[...
 
 
 @pytest.mark.parametrize("looks", [2, 3, 4], ids=["before it takes over", "in the middle", "once it is active"])
-def test_an_older_one_takes_its_work_back_if_the_newer_one_goes(
+def test_the_older_instance_becomes_active_again_if_the_newer_one_ends(
     make: Callable[..., Instance], done: list[str], looks: int
 ) -> None:
     old, new = make("old"), make("new")
@@ -85,7 +87,7 @@ def test_an_older_one_takes_its_work_back_if_the_newer_one_goes(
     assert done[-1] == "old begins"
 
 
-def test_one_that_waits_takes_over_from_one_that_died_prepared_or_not(make: Callable[..., Instance]) -> None:
+def test_a_waiting_instance_takes_over_from_a_dead_one_prepared_or_not(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new", prepared=False)
     for each in (old, new):
         each.check()
@@ -93,7 +95,7 @@ def test_one_that_waits_takes_over_from_one_that_died_prepared_or_not(make: Call
     assert new.check() is Role.ACTIVE
 
 
-def test_between_two_looks_the_first_request_finds_somebody_who_answers(make: Callable[..., Instance]) -> None:
+def test_between_two_checks_a_request_is_answered_by_exactly_one_instance(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new")
     for each in (old, new, old):
         each.check()
@@ -102,7 +104,7 @@ def test_between_two_looks_the_first_request_finds_somebody_who_answers(make: Ca
     assert [new.authority.adjusts("create b"), old.authority.adjusts("create b")] == [True, False]
 
 
-def test_one_that_waits_answers_where_the_active_one_is_not_connected(make: Callable[..., Instance]) -> None:
+def test_a_waiting_instance_answers_if_the_active_one_is_not_connected(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new", prepared=False)
     for each in (old, new):
         each.check()
@@ -115,7 +117,7 @@ def test_one_that_waits_answers_where_the_active_one_is_not_connected(make: Call
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_what_was_noted_for_one_connection_counts_for_no_other(make: Callable[..., Instance], late: object) -> None:
+def test_a_note_of_one_connection_does_not_count_for_another(make: Callable[..., Instance], late: object) -> None:
     old, new = make("old"), make("new", prepared=False)
     for each in (old, new) if not late else (old,):
         each.authority.connected()
@@ -130,7 +132,7 @@ def test_what_was_noted_for_one_connection_counts_for_no_other(make: Callable[..
     assert new.authority.adjusts("update a")
 
 
-def test_one_that_stops_answers_as_long_as_nobody_else_does(make: Callable[..., Instance]) -> None:
+def test_a_stopping_instance_answers_while_no_other_does(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new")
     old.check()
     old.authority.connected()
@@ -141,7 +143,7 @@ def test_one_that_stops_answers_as_long_as_nobody_else_does(make: Callable[..., 
     assert [old.authority.adjusts("update a"), new.authority.adjusts("update a")] == [False, True]
 
 
-def test_one_whose_connection_is_hidden_for_a_moment_shows_it_at_the_next_look(
+def test_a_connection_that_could_not_be_shown_is_shown_at_the_next_check(
     make: Callable[..., Instance], tmp_path: Path
 ) -> None:
     old, new = make("old"), make("new", prepared=False)
@@ -156,7 +158,7 @@ def test_one_whose_connection_is_hidden_for_a_moment_shows_it_at_the_next_look(
     assert (before, new.authority.speaks) == (True, False)
 
 
-def test_authority_takes_the_word_with_it(make: Callable[..., Instance]) -> None:
+def test_the_active_instance_is_the_one_that_answers(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new")
     for each in (old, new):
         each.authority.connected()
@@ -167,7 +169,7 @@ def test_authority_takes_the_word_with_it(make: Callable[..., Instance]) -> None
     assert [old.authority.speaks, new.authority.speaks] == [False, True]
 
 
-def test_notes_of_an_instance_that_was_killed_are_not_waited_for(make: Callable[..., Instance]) -> None:
+def test_notes_of_a_killed_instance_are_ignored(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new", prepared=False)
     for each in (old, new):
         each.authority._others.arrive()
@@ -175,13 +177,13 @@ def test_notes_of_an_instance_that_was_killed_are_not_waited_for(make: Callable[
         each.check()
     assert [old.authority.adjusts("create a"), new.authority.adjusts("create a")] == [True, False]
     assert old.authority.adjusts("create b")
-    # What the kernel does with the locks of a process that dies.
+    # What the kernel does with the locks of a dying process.
     for lock in (old.authority._others._lock, old.authority._active, old.authority._answers):
         lock.release()
     assert new.authority.adjusts("create b")
 
 
-def test_an_instance_that_stops_still_answers_what_the_other_one_left_to_it(make: Callable[..., Instance]) -> None:
+def test_a_stopping_instance_still_answers_requests_left_to_it(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new", prepared=False)
     for each in (old, new):
         each.authority.connected()
@@ -203,7 +205,7 @@ def test_three_instances_pass_it_on_in_turn(make: Callable[..., Instance], done:
     assert done[0] == "a begins"
 
 
-def test_an_active_one_that_looks_at_the_same_moment_as_a_retired_one_stays_active(
+def test_an_active_instance_that_checks_together_with_a_retired_one_stays_active(
     make: Callable[..., Instance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = make("old"), make("new")
@@ -223,7 +225,7 @@ def test_an_active_one_that_looks_at_the_same_moment_as_a_retired_one_stays_acti
     assert moments[1:] == [Role.ACTIVE]
 
 
-def test_a_request_that_brings_the_authority_in_the_middle_of_a_look_does_not_cost_it_again(
+def test_authority_taken_by_a_request_during_a_check_is_not_lost_again(
     make: Callable[..., Instance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = make("old"), make("new")
@@ -246,9 +248,7 @@ def test_a_request_that_brings_the_authority_in_the_middle_of_a_look_does_not_co
     assert moments == []
 
 
-def test_it_waits_for_an_instance_that_knows_nothing_of_handing_over(
-    make: Callable[..., Instance], tmp_path: Path
-) -> None:
+def test_an_instance_waits_for_one_that_cannot_hand_over(make: Callable[..., Instance], tmp_path: Path) -> None:
     lock = FileLock(tmp_path / "active.lock")
     assert lock.acquire(wait=False)
     new = make("new")
@@ -257,7 +257,7 @@ def test_it_waits_for_an_instance_that_knows_nothing_of_handing_over(
     assert new.check() is Role.ACTIVE
 
 
-def test_the_own_thread_passes_authority_on(tmp_path: Path, done: list[str]) -> None:
+def test_the_thread_passes_authority_on(tmp_path: Path, done: list[str]) -> None:
     old, new = Instance(tmp_path, "old", done), Instance(tmp_path, "new", done)
     for each in (old, new):
         each.authority.start()
@@ -269,7 +269,7 @@ def test_the_own_thread_passes_authority_on(tmp_path: Path, done: list[str]) -> 
 
 
 class Waits(OtherInstances):
-    """How long the own thread would wait between two looks: no time passes, and every wait is noted."""
+    """The waiting times of the thread: no time passes, and every wait is recorded."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "one")
@@ -287,12 +287,12 @@ class Waits(OtherInstances):
         self.woken = False
 
 
-def test_the_own_thread_looks_often_unless_it_is_alone(tmp_path: Path) -> None:
+def test_the_thread_checks_often_unless_the_instance_is_alone(tmp_path: Path) -> None:
     looks: list[int] = []
 
     def follow() -> None:
         looks.append(len(waits.waits))
-        # Another instance is there from the third look to the fourth; the fifth is the last one.
+        # Another instance exists from the third check to the fourth; the fifth is the last one.
         waits.seen = len(looks) == 3
         if len(looks) == 6:
             authority._stopped.set()
@@ -319,7 +319,7 @@ def test_the_own_thread_looks_often_unless_it_is_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lock", ["handover", "standby"])
-def test_an_instance_that_shows_itself_by_its_locks_alone_is_seen(tmp_path: Path, lock: str) -> None:
+def test_an_instance_that_has_only_locks_is_noticed(tmp_path: Path, lock: str) -> None:
     only = Instance(tmp_path, "only", [])
     only.authority._others.arrive()
     only.check()
@@ -332,7 +332,7 @@ def test_an_instance_that_shows_itself_by_its_locks_alone_is_seen(tmp_path: Path
     only.authority.close()
 
 
-def test_one_that_can_decide_nothing_takes_authority_only_where_nobody_else_wants_it(
+def test_an_instance_that_cannot_decide_is_active_only_if_nobody_else_wants_to_be(
     make: Callable[..., Instance], done: list[str]
 ) -> None:
     old, unable, new = make("old"), make("unable", prepared=False), make("new")
@@ -348,7 +348,7 @@ def test_one_that_can_decide_nothing_takes_authority_only_where_nobody_else_want
     assert done == ["old begins", "old ends", "new begins", "new ends", "unable begins"]
 
 
-def test_an_offer_is_withdrawn_by_one_that_is_prepared_no_more(make: Callable[..., Instance]) -> None:
+def test_an_instance_that_is_no_longer_prepared_withdraws_its_offer(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new")
     assert [each.check() for each in (old, new)] == [Role.ACTIVE, Role.WAITING]
     new.prepared = new.able = False
@@ -357,7 +357,7 @@ def test_an_offer_is_withdrawn_by_one_that_is_prepared_no_more(make: Callable[..
     assert new.check() is Role.ACTIVE
 
 
-def test_one_that_can_decide_no_more_gives_authority_back_to_an_older_one_that_can(
+def test_an_instance_that_can_no_longer_decide_hands_back_to_an_older_one(
     make: Callable[..., Instance], done: list[str]
 ) -> None:
     old, new = make("old"), make("new")
@@ -372,7 +372,7 @@ def test_one_that_can_decide_no_more_gives_authority_back_to_an_older_one_that_c
     assert [new.check(), old.check(), new.check()] == [Role.WAITING, Role.RETIRED, Role.ACTIVE]
 
 
-def test_one_that_can_decide_no_more_stays_active_if_no_other_one_can(make: Callable[..., Instance]) -> None:
+def test_an_instance_that_can_no_longer_decide_stays_active_if_no_other_can(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new")
     for each in (old, new, old, new, old):
         each.check()

@@ -40,7 +40,7 @@ def test_a_shared_device_has_its_capacity_and_what_claims_hold_of_it() -> None:
     }
 
 
-def test_each_claim_has_what_it_holds_of_each_device() -> None:
+def test_each_claim_has_its_amount_of_each_device() -> None:
     found = samples([device("a", size="4"), device("b", size="4")], record("c", a=1, b=2), record("d", a=3))
     assert {key: value for key, value in found.items() if "held" in key[0]} == {
         ("dranode_claim_held_capacity", "c", "a"): 1.0,
@@ -51,5 +51,5 @@ def test_each_claim_has_what_it_holds_of_each_device() -> None:
     }
 
 
-def test_devices_that_are_not_shared_or_have_several_capacities_have_none() -> None:
+def test_unshared_devices_and_those_with_several_capacities_have_no_metrics() -> None:
     assert samples([device("whole", shared=False, size="1"), device("two", size="1", speed="2"), device("none")]) == {}

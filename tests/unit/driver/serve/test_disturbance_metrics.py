@@ -1,4 +1,4 @@
-"""Metrics of what has disturbed claims, from the ledger's notes to the samples."""
+"""Metrics of what has disturbed claims, from the driver's notes to the samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fakes.settings import Kernel, quiet_claim
 CLAIM = ClaimRef("default", "a", "uid-a")
 
 
-def test_a_claim_has_a_sample_of_all_that_is_known() -> None:
+def test_a_claim_has_a_sample_for_each_known_disturbance() -> None:
     known = Disturbance(CLAIM, cpus("2"), {"24 eth0": 3, "25 nvme0q1": 4}, busy=1.5)
     interrupts, busy = disturbance_metrics([("dra.cpu", known)])
     (sample,) = interrupts.samples
@@ -27,7 +27,7 @@ def test_a_claim_has_a_sample_of_all_that_is_known() -> None:
     assert [sample.value for sample in busy.samples] == [1.5]
 
 
-def test_what_is_not_known_has_no_sample() -> None:
+def test_an_unknown_disturbance_has_no_sample() -> None:
     (interrupts,) = disturbance_metrics([("dra.cpu", Disturbance(CLAIM, cpus("2"), {}))])
     assert interrupts.name == "dranode_claim_device_interrupts"
     assert [sample.value for sample in interrupts.samples] == [0]
@@ -35,7 +35,7 @@ def test_what_is_not_known_has_no_sample() -> None:
     assert list(disturbance_metrics([])) == []
 
 
-def test_a_node_says_what_disturbed_its_claims_until_they_end(tmp_path: Path) -> None:
+def test_a_node_has_disturbance_metrics_of_its_claims_until_they_end(tmp_path: Path) -> None:
     kernel = Kernel()
     kernel.files["proc/interrupts"] = "     CPU2 CPU3\n 25: 1 1 PCI-MSI 1-edge  nvme0q1\n"
     (tmp_path / "data").mkdir()

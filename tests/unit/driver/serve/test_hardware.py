@@ -20,7 +20,7 @@ from tests.fakes.drivers import Lamps, allocated_claim, reference
 
 
 class FadingLamps(Lamps):
-    """Lamps that go out; what is said of them may fail."""
+    """Lamps that can be removed, with hooks that may fail."""
 
     stumbles = 0
     error: Exception = MachineError("the lamp does not answer")
@@ -41,7 +41,7 @@ class FadingLamps(Lamps):
 
 
 class World:
-    """A node that is looked at, and what was said of it."""
+    """A node whose hardware is checked, and its reports."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "data").mkdir()
@@ -64,7 +64,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_what_is_gone_is_withdrawn_while_the_ledger_cannot_be_read(
+def test_a_removed_device_is_withdrawn_while_the_ledger_cannot_be_read(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def unreadable() -> tuple[Record, ...]:
@@ -80,7 +80,7 @@ def test_what_is_gone_is_withdrawn_while_the_ledger_cannot_be_read(
     ]
 
 
-def test_hardware_that_changed_is_published_although_pinning_failed_with_it(world: World) -> None:
+def test_changed_hardware_is_published_even_if_pinning_fails_with_it(world: World) -> None:
     stumbles = [MachineError("the watcher stumbles")]
 
     def watcher(snapshot: PinSnapshot | None) -> None:
@@ -96,9 +96,7 @@ def test_hardware_that_changed_is_published_although_pinning_failed_with_it(worl
 
 
 @pytest.mark.parametrize("error", [FadingLamps.error, OSError(5, "Input/output error", "lamp-0/state")])
-def test_a_claim_that_lost_something_is_reported_at_the_next_look_if_it_cannot_be_described_at_first(
-    world: World, error: Exception
-) -> None:
+def test_an_impaired_claim_is_reported_at_the_next_check_if_describing_it_fails(world: World, error: Exception) -> None:
     world.driver.error = error
     claim = allocated_claim("a", Lamps.driver, ["lamp-3"])
     world.node.prepare({reference(claim): claim})

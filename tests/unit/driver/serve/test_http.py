@@ -24,7 +24,7 @@ from dranode.driver.serve.http_server import (
 from tests.fakes.waiting import PATIENCE
 
 missing: list[str] = []
-# Set while the slow page may be made.
+# Set when the slow page may be made.
 may_end = threading.Event()
 
 
@@ -33,7 +33,7 @@ def broken(accept: str) -> Page:
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that only a test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -82,7 +82,7 @@ def connect(pages: HTTPPages) -> socket.socket:
 
 
 def ask(pages: HTTPPages, data: bytes) -> bytes:
-    """All that comes back for these bytes."""
+    """Send these bytes, and return everything that comes back."""
     with connect(pages) as sock:
         sock.sendall(data)
         return all_of(sock)
@@ -105,14 +105,14 @@ def get(pages: HTTPPages, path: str, method: str = "GET", **headers: str) -> tup
     return response.status, response.headers.get("Content-Type", ""), body
 
 
-def test_a_probe_is_answered_with_a_word_or_with_what_is_missing(pages: HTTPPages) -> None:
+def test_a_probe_is_answered_with_ok_or_with_the_problems(pages: HTTPPages) -> None:
     assert get(pages, "/healthz") == (200, "text/plain; charset=utf-8", "ok\n")
     assert get(pages, "/readyz")[0] == 200
     missing.extend(["dra.cpu: one thing", "dra.gpu: another"])
     assert get(pages, "/readyz") == (503, "text/plain; charset=utf-8", "dra.cpu: one thing\ndra.gpu: another\n")
 
 
-def test_a_page_gets_the_accept_header_and_says_its_type(pages: HTTPPages) -> None:
+def test_a_page_gets_the_accept_header_and_sets_its_type(pages: HTTPPages) -> None:
     assert get(pages, "/echo?x=1", Accept="text/plain") == (200, "text/x-test", "text/plain")
 
 
@@ -123,17 +123,17 @@ def test_head_has_no_body(pages: HTTPPages) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/", 404), ("GET", "/healthz/x", 404), ("POST", "/healthz", 501)]
 )
-def test_what_is_not_there_is_refused(pages: HTTPPages, method: str, path: str, status: int) -> None:
+def test_an_unknown_page_is_refused(pages: HTTPPages, method: str, path: str, status: int) -> None:
     assert get(pages, path, method)[0] == status
 
 
-def test_a_page_that_fails_says_so_and_the_next_one_works(pages: HTTPPages) -> None:
+def test_a_failing_page_is_an_error_and_the_next_one_works(pages: HTTPPages) -> None:
     status, _, body = get(pages, "/broken", Accept="x")
     assert (status, body) == (HTTPStatus.INTERNAL_SERVER_ERROR, "/broken failed: RuntimeError('no page for x')\n")
     assert get(pages, "/healthz")[0] == 200
 
 
-def test_clients_that_say_nothing_or_nonsense_do_not_keep_probes_waiting(pages: HTTPPages) -> None:
+def test_silent_or_nonsensical_clients_do_not_delay_probes(pages: HTTPPages) -> None:
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(connect(pages)) for _ in range(8)]
         silent[0].sendall(b"\x16\x03\x01\x02\x00\x01\x00")
@@ -142,9 +142,7 @@ def test_clients_that_say_nothing_or_nonsense_do_not_keep_probes_waiting(pages: 
         assert get(pages, "/healthz")[0] == 200
 
 
-def test_a_request_has_a_time_by_which_all_of_it_is_there_however_its_bytes_come(
-    pages: HTTPPages, clock: Clock
-) -> None:
+def test_a_request_must_be_complete_by_a_deadline_however_it_arrives(pages: HTTPPages, clock: Clock) -> None:
     with connect(pages) as drip:
         for byte in b"GET /healthz HTTP/1.1":
             drip.sendall(bytes([byte]))
@@ -153,12 +151,12 @@ def test_a_request_has_a_time_by_which_all_of_it_is_there_however_its_bytes_come
         drip.sendall(b"\r")
         assert get(pages, "/healthz")[0] == 200
         clock.now += 0.2
-        # The loop looks at the clock whenever somebody comes.
+        # The loop checks the clock whenever somebody connects.
         assert get(pages, "/healthz")[0] == 200
         assert all_of(drip) == b""
 
 
-def test_one_connection_too_many_costs_the_oldest(pages: HTTPPages) -> None:
+def test_one_connection_too_many_closes_the_oldest(pages: HTTPPages) -> None:
     with contextlib.ExitStack() as stack:
         idle = [stack.enter_context(connect(pages)) for _ in range(MAX_CONNECTIONS + 2)]
         assert all_of(idle[0]) == all_of(idle[1]) == b""
@@ -179,7 +177,7 @@ def test_the_client_with_most_connections_loses_one(pages: HTTPPages) -> None:
         assert all_of(scraper).endswith(b"ok\n")
 
 
-def test_a_page_that_takes_time_keeps_no_probe_waiting(pages: HTTPPages) -> None:
+def test_a_slow_page_delays_no_probe(pages: HTTPPages) -> None:
     with contextlib.ExitStack() as stack:
         waiting = [stack.enter_context(connect(pages)) for _ in range(MAX_CONNECTIONS)]
         for each in waiting:
@@ -189,7 +187,7 @@ def test_a_page_that_takes_time_keeps_no_probe_waiting(pages: HTTPPages) -> None
         assert all_of(waiting[-1]).endswith(b"\r\n\r\nat last!")
 
 
-def test_an_answer_that_nobody_takes_is_given_up(pages: HTTPPages, clock: Clock) -> None:
+def test_an_answer_that_nobody_reads_is_given_up(pages: HTTPPages, clock: Clock) -> None:
     with connect(pages) as lazy:
         lazy.sendall(b"GET /slow HTTP/1.0\r\n\r\n")
         assert get(pages, "/healthz")[0] == 200
@@ -221,14 +219,14 @@ def test_every_request_has_one_answer_and_the_connection_ends(pages: HTTPPages, 
     assert get(pages, "/healthz")[0] == 200
 
 
-def test_a_client_that_has_said_all_is_answered(pages: HTTPPages) -> None:
+def test_a_client_that_has_shut_down_its_side_is_answered(pages: HTTPPages) -> None:
     with connect(pages) as sock:
         sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
         sock.shutdown(socket.SHUT_WR)
         assert all_of(sock).endswith(b"ok\n")
 
 
-def test_a_long_answer_comes_whole_to_a_client_that_takes_it_slowly() -> None:
+def test_a_slow_reader_gets_a_long_answer_completely() -> None:
     listener = bind_address("127.0.0.1:0")
     assert listener is not None
     body = b"0123456789abcdef" * (1 << 20)
@@ -242,7 +240,7 @@ def test_a_long_answer_comes_whole_to_a_client_that_takes_it_slowly() -> None:
         pages.stop()
 
 
-def test_a_port_that_is_taken_is_one_sentence_with_the_way_out() -> None:
+def test_a_port_in_use_is_reported_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(DranodeError) as refused:
@@ -253,17 +251,17 @@ def test_a_port_that_is_taken_is_one_sentence_with_the_way_out() -> None:
     )
 
 
-def test_a_host_that_has_no_address_is_named_with_the_resolvers_word() -> None:
+def test_a_host_without_an_address_is_reported_with_the_resolvers_reason() -> None:
     with pytest.raises(DranodeError, match=r"cannot listen on the HTTP address \[::zz\]:8080: \w"):
         bind_address("[::zz]:8080")
 
 
-def test_a_host_that_can_be_none_is_one_sentence() -> None:
+def test_an_invalid_host_name_is_reported_in_one_sentence() -> None:
     with pytest.raises(DranodeError, match=r"cannot listen on the HTTP address 127\.0\.0\.\.1:8080: \w"):
         bind_address("127.0.0..1:8080")
 
 
-def test_none_listens_nowhere() -> None:
+def test_none_opens_no_socket() -> None:
     assert bind_address("none") is None
 
 
@@ -271,19 +269,19 @@ def test_none_listens_nowhere() -> None:
     ("text", "parsed"),
     [("127.0.0.1:8080", ("127.0.0.1", 8080)), (":80", ("", 80)), ("[::1]:8080", ("::1", 8080)), ("h:0", ("h", 0))],
 )
-def test_addresses_that_are_taken(text: str, parsed: tuple[str, int]) -> None:
+def test_valid_addresses_are_accepted(text: str, parsed: tuple[str, int]) -> None:
     assert parse_address(text, "--http-address") == parsed
 
 
 @pytest.mark.parametrize(
     "text", ["", "8080", "host", "host:", "host:x", "::1:8080", "h:65536", "h:-1", "h:1 ", "h:\u0661"]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--metrics-address must be HOST:PORT"):
         parse_address(text, "--metrics-address")
 
 
-def test_every_address_is_served_where_no_host_is_named() -> None:
+def test_all_addresses_are_served_if_no_host_is_given() -> None:
     listener = bind_address(":0")
     assert listener is not None
     with listener:

@@ -1,4 +1,4 @@
-"""What Prometheus is told: dra-driver-cpu's families to the letter, and states as they are when somebody asks."""
+"""The metrics page: dra-driver-cpu's families to the letter, and states at the time of the request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ REFERENCE = {
 
 
 class Cluster(MemoryCluster):
-    """A cluster that says how the slices are."""
+    """A cluster that reports a given state of the slices."""
 
     told = PublisherStatus(published=True, created=2, repairs=1)
 
@@ -67,7 +67,7 @@ class World:
         return self.metrics.page(accept).body.decode()
 
     def values(self, pattern: str) -> dict[str, float]:
-        """The samples whose name and labels match, in Prometheus' notation."""
+        """The samples with these names and labels, in Prometheus' notation."""
         lines = (line.rpartition(" ") for line in self.text().splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in lines if re.fullmatch(pattern, name)}
 
@@ -75,7 +75,7 @@ class World:
 @pytest.fixture
 def worlds() -> Iterator[dict[str, World]]:
     (cpu,) = load_plugins(["cpu"], open_machine("sockets=1,numa=2,cores=4,threads=2"), {"reserved_cpus": "0,8"})
-    # A page that took 10 ms of CPU is kept for longer than this clock's next second.
+    # A page that took 10 ms of CPU is kept for longer than this clock's next step.
     metrics, cluster = Metrics(itertools.count().__next__, cost=lambda: 0.0), Cluster()
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         root = Path(name)
@@ -124,7 +124,7 @@ def test_the_eight_families_of_dra_driver_cpu_have_its_names_types_and_labels(wo
     assert "_created" not in world.text()
 
 
-def test_a_ledger_that_cannot_be_used_is_seen_as_claims_that_cannot_be_prepared(worlds: dict[str, World]) -> None:
+def test_an_unusable_ledger_shows_that_claims_cannot_be_prepared(worlds: dict[str, World]) -> None:
     node = worlds["dra.cpu"].service.node
 
     def can_prepare() -> list[float]:
@@ -163,7 +163,7 @@ def test_cpus_and_claims_are_counted(worlds: dict[str, World]) -> None:
     }
 
 
-def test_only_a_new_claim_counts_among_the_sizes(worlds: dict[str, World]) -> None:
+def test_only_new_claims_are_counted_in_the_sizes(worlds: dict[str, World]) -> None:
     world = worlds["dra.cpu"]
     for _ in range(3):
         world.prepare(cpu_claim("a", 3))
@@ -182,7 +182,7 @@ def test_latency_is_reported_by_call_and_outcome(worlds: dict[str, World]) -> No
     }
 
 
-def test_a_driver_without_cpus_has_families_under_its_own_name(worlds: dict[str, World]) -> None:
+def test_a_driver_without_cpus_has_families_with_its_own_name(worlds: dict[str, World]) -> None:
     world = worlds[Lamps.driver]
     world.prepare(allocated_claim("lit", Lamps.driver, ["lamp-0"]))
     assert world.values("lamps_example_com_resource_claims_active") == {"lamps_example_com_resource_claims_active": 1}
@@ -194,7 +194,7 @@ def test_a_driver_without_cpus_has_families_under_its_own_name(worlds: dict[str,
     }
 
 
-def test_states_are_read_when_somebody_asks(worlds: dict[str, World]) -> None:
+def test_states_are_read_at_each_request(worlds: dict[str, World]) -> None:
     world = worlds["dra.cpu"]
     driver = 'driver="dra.cpu"'
     assert world.values(rf"dranode_slice_writes_total\{{{driver},verb=\"created\"\}}")
@@ -218,7 +218,7 @@ def test_answers_to_the_runtime_are_timed_by_request(worlds: dict[str, World]) -
     assert list(world.values(text).values()) == [0, 1]
 
 
-def test_prometheus_gets_the_format_that_it_asks_for(worlds: dict[str, World]) -> None:
+def test_prometheus_gets_the_requested_format(worlds: dict[str, World]) -> None:
     metrics = worlds["dra.cpu"].metrics
     assert metrics.page("").content_type.startswith("text/plain")
     page = metrics.page("application/openmetrics-text; version=1.0.0")
@@ -227,7 +227,7 @@ def test_prometheus_gets_the_format_that_it_asks_for(worlds: dict[str, World]) -
 
 
 @pytest.mark.parametrize(("driver", "prefix"), [("dra.cpu", "dra_cpu"), ("my-lamp.example.com", "my_lamp_example_com")])
-def test_a_drivers_name_becomes_the_beginning_of_its_metrics(driver: str, prefix: str) -> None:
+def test_a_drivers_name_becomes_the_prefix_of_its_metrics(driver: str, prefix: str) -> None:
     assert prefix_of(driver) == prefix
 
 
@@ -238,7 +238,7 @@ def test_a_claim_that_holds_no_cpu_has_no_size(worlds: dict[str, World]) -> None
     assert list(world.values("dra_cpu_claim_allocated_cpus_count").values()) == [0]
 
 
-def test_a_page_is_made_once_a_second_for_each_format_however_often_it_is_asked_for(
+def test_a_page_is_made_once_a_second_for_each_format_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [10.0]
@@ -261,7 +261,7 @@ def test_a_page_is_made_once_a_second_for_each_format_however_often_it_is_asked_
     assert pages == [[b"1", b"2"]] * 3 + [[b"3", b"4"]] * 2
 
 
-def test_a_page_that_costs_much_is_made_seldom_and_all_formats_together_take_a_hundredth(
+def test_an_expensive_page_is_made_seldom_and_all_formats_take_one_percent_of_a_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, spent = [0.0], [0.0]
@@ -277,7 +277,7 @@ def test_a_page_that_costs_much_is_made_seldom_and_all_formats_together_take_a_h
 
     monkeypatch.setattr("dranode.driver.serve.metrics.choose_encoder", encoder)
     for accept in ("text", "openmetrics"):
-        metrics.page(accept)  # the first of each is made at once
+        metrics.page(accept)  # the first page of each format is made at once
     first = spent[0]
     for now[0] in range(1, 1001):
         metrics.page("text")
@@ -285,7 +285,7 @@ def test_a_page_that_costs_much_is_made_seldom_and_all_formats_together_take_a_h
     assert 5.0 < spent[0] - first <= 0.01 * 1000 + 0.1
 
 
-def test_a_page_that_costs_nothing_is_new_every_second() -> None:
+def test_a_cheap_page_is_new_every_second() -> None:
     now = [0.0]
     metrics = Metrics(lambda: now[0], lambda: 0.0)
     page = metrics.page("")

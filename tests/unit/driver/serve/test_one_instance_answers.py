@@ -1,4 +1,4 @@
-"""Two instances and one runtime: exactly one answers a request with adjustments, whatever happens between."""
+"""Two instances and one runtime: exactly one answers a request with adjustments, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def turns(tmp_path: Path, now: list[float]) -> Callable[[str], RequestNotes]:
 @pytest.mark.parametrize("before", [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("after", [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_exactly_one_adjusts_in_whatever_order_they_are_asked_and_wherever_authority_goes_between(
+def test_exactly_one_adjusts_in_any_order_and_wherever_authority_moves(
     turns: Callable[[str], RequestNotes], before: tuple[bool, bool], after: tuple[bool, bool], order: tuple[int, int]
 ) -> None:
     instances = (turns("old"), turns("new"))
@@ -37,7 +37,7 @@ def test_exactly_one_adjusts_in_whatever_order_they_are_asked_and_wherever_autho
     assert sorted(answers.values()) == [False, True]
 
 
-def test_the_instance_with_authority_adjusts_where_no_other_is_asked(turns: Callable[[str], RequestNotes]) -> None:
+def test_the_instance_with_authority_adjusts_if_no_other_is_asked(turns: Callable[[str], RequestNotes]) -> None:
     only = turns("only")
     assert [only.adjusts(f"create c{number}", authority=True) for number in range(3)] == [True] * 3
 
@@ -50,7 +50,7 @@ def test_the_same_request_again_is_a_new_one(turns: Callable[[str], RequestNotes
     assert old.adjusts("update c", authority=True) is True
 
 
-def test_a_note_that_nobody_came_for_is_not_taken_for_a_later_request(
+def test_an_unused_note_does_not_count_for_a_later_request(
     turns: Callable[[str], RequestNotes], now: list[float]
 ) -> None:
     assert turns("dead").adjusts("stop c", authority=True) is True
@@ -58,15 +58,13 @@ def test_a_note_that_nobody_came_for_is_not_taken_for_a_later_request(
     assert turns("new").adjusts("stop c", authority=True) is True
 
 
-def test_notes_from_before_a_reboot_are_not_believed(turns: Callable[[str], RequestNotes], now: list[float]) -> None:
+def test_notes_from_before_a_reboot_are_ignored(turns: Callable[[str], RequestNotes], now: list[float]) -> None:
     turns("dead").adjusts("stop c", authority=True)
     now[0] = 1.0
     assert turns("new").adjusts("stop c", authority=True) is True
 
 
-def test_notes_from_before_a_connection_are_of_requests_that_it_did_not_bring(
-    turns: Callable[[str], RequestNotes], now: list[float]
-) -> None:
+def test_notes_from_before_a_connection_are_ignored(turns: Callable[[str], RequestNotes], now: list[float]) -> None:
     old, new = turns("old"), turns("new")
     assert old.adjusts("update c", authority=True)
     now[0] += 0.1
@@ -74,7 +72,7 @@ def test_notes_from_before_a_connection_are_of_requests_that_it_did_not_bring(
     assert new.adjusts("update c", authority=True)
 
 
-def test_notes_are_taken_back_with_the_connection_that_brought_their_requests(
+def test_notes_are_removed_when_their_connection_ends(
     turns: Callable[[str], RequestNotes],
 ) -> None:
     old, new = turns("old"), turns("new")
@@ -84,7 +82,7 @@ def test_notes_are_taken_back_with_the_connection_that_brought_their_requests(
     assert new.adjusts("update c", authority=True)
 
 
-def test_notes_that_cannot_be_taken_back_are_reported(
+def test_notes_that_cannot_be_removed_are_reported(
     turns: Callable[[str], RequestNotes], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = turns("old")
@@ -95,7 +93,7 @@ def test_notes_that_cannot_be_taken_back_are_reported(
     assert "cannot be removed" in caplog.text
 
 
-def test_notes_of_one_that_died_are_not_waited_for(tmp_path: Path) -> None:
+def test_notes_of_a_dead_instance_are_ignored(tmp_path: Path) -> None:
     dead = RequestNotes(tmp_path / "turns.db", "dead")
     new = RequestNotes(tmp_path / "turns.db", "new", died=lambda name: name == "dead")
     for request in ("create c", "create d"):
@@ -129,7 +127,7 @@ def empty(file: Path) -> None:
     "damage", [overwrite, truncate, alter_table, other_table, empty], ids=lambda each: each.__name__
 )
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_damaged_file_is_made_new_once_and_exactly_one_adjusts_again(
+def test_a_damaged_file_is_replaced_once_and_exactly_one_adjusts_again(
     turns: Callable[[str], RequestNotes], tmp_path: Path, damage: Callable[[Path], None], order: tuple[int, int]
 ) -> None:
     before = turns("before")
@@ -144,7 +142,7 @@ def test_a_damaged_file_is_made_new_once_and_exactly_one_adjusts_again(
         assert sorted(answers.values()) == [False, True]
 
 
-def test_an_instance_whose_file_another_one_made_new_goes_on_with_that(
+def test_an_instance_uses_the_file_that_another_one_has_replaced(
     turns: Callable[[str], RequestNotes], tmp_path: Path
 ) -> None:
     old, new = turns("old"), turns("new")
@@ -157,7 +155,7 @@ def test_an_instance_whose_file_another_one_made_new_goes_on_with_that(
 
 
 @pytest.mark.parametrize("name", ["missing/turns.db", "folder.db"])
-def test_a_file_that_cannot_be_made_leaves_it_to_authority_and_is_reported_once(
+def test_without_a_file_of_notes_authority_decides_and_the_error_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     (tmp_path / "folder.db").mkdir()
@@ -167,9 +165,7 @@ def test_a_file_that_cannot_be_made_leaves_it_to_authority_and_is_reported_once(
     assert caplog.text.count("cannot leave each other notes") == 1
 
 
-def test_requests_of_many_containers_leave_no_notes_behind(
-    turns: Callable[[str], RequestNotes], now: list[float]
-) -> None:
+def test_notes_of_many_containers_are_removed(turns: Callable[[str], RequestNotes], now: list[float]) -> None:
     old, new = turns("old"), turns("new")
     for number in itertools.islice(itertools.count(), 50):
         now[0] += 1

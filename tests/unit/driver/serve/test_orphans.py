@@ -1,4 +1,4 @@
-"""Claims that nobody will ask to unprepare, on a real ledger, by a clock that a test moves."""
+"""Claims for which kubelet will not call Unprepare, on a real ledger, with a clock that a test moves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GROUP = "cpudevnuma000"
 
 
 class Kubelet(PodResources):
-    """kubelet's word, without a socket."""
+    """kubelet's answers, without a socket."""
 
     def __init__(self) -> None:
         self.uses: list[ClaimUse] | None = []
@@ -70,7 +70,7 @@ class World:
         assert isinstance(answer, Prepared)
 
     def look_for(self, seconds: float) -> None:
-        """Look once a minute."""
+        """Check once a minute."""
         end = self.now + seconds
         while self.now < end:
             self.orphans.check()
@@ -87,7 +87,7 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def test_a_claim_that_is_gone_and_unused_is_unprepared_after_ten_minutes_and_reported(world: World) -> None:
+def test_a_deleted_unused_claim_is_unprepared_after_ten_minutes_and_reported(world: World) -> None:
     world.prepare("a", "uid-a")
     world.prepare("b", "uid-b")
     del world.api.by_name["default", "a"]
@@ -105,10 +105,10 @@ def test_a_claim_that_is_gone_and_unused_is_unprepared_after_ten_minutes_and_rep
     assert [str(record.cpus) for record in world.node.records() if record.name == "c"] == ["0-1"]
 
 
-def test_a_look_that_waits_for_the_api_server_while_it_is_to_end_unprepares_nothing(
+def test_a_check_that_is_stopped_while_it_waits_for_the_api_server_unprepares_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another instance looks after the claims by then, or the ledger is closed."""
+    """By then another instance may look after the claims, or the ledger may be closed."""
     world.prepare("a", "uid-a")
     del world.api.by_name["default", "a"]
     world.look_for(ORPHAN_SECONDS)
@@ -125,14 +125,14 @@ def test_a_look_that_waits_for_the_api_server_while_it_is_to_end_unprepares_noth
     assert world.uids() == ["uid-a"]
 
 
-def test_a_claim_whose_name_another_one_has_now_is_an_orphan(world: World) -> None:
+def test_a_claim_whose_name_now_belongs_to_another_one_is_an_orphan(world: World) -> None:
     world.prepare("a", "uid-a")
     world.api.by_name["default", "a"] = cpu_claim("a", "uid-new", GROUP, 2)
     world.look_for(ORPHAN_SECONDS + 60)
     assert world.uids() == []
 
 
-def test_while_kubelet_or_the_runtime_uses_it_or_says_nothing_a_claim_stays(world: World) -> None:
+def test_a_claim_stays_while_it_is_in_use_or_an_answer_is_missing(world: World) -> None:
     world.prepare("a", "uid-a")
     del world.api.by_name["default", "a"]
     world.kubelet.run("a", "uid-a")
@@ -150,7 +150,7 @@ def test_while_kubelet_or_the_runtime_uses_it_or_says_nothing_a_claim_stays(worl
     assert world.uids() == []
 
 
-def test_an_api_server_that_is_away_frees_nothing(world: World) -> None:
+def test_nothing_is_released_while_the_api_server_is_away(world: World) -> None:
     world.prepare("a", "uid-a")
     del world.api.by_name["default", "a"]
     world.api.away = True
@@ -158,7 +158,7 @@ def test_an_api_server_that_is_away_frees_nothing(world: World) -> None:
     assert world.uids() == ["uid-a"]
 
 
-def test_the_api_server_is_asked_about_odd_claims_alone(world: World) -> None:
+def test_the_api_server_is_asked_only_about_suspicious_claims(world: World) -> None:
     for name in "abc":
         world.prepare(name, f"uid-{name}")
         world.kubelet.run(name, f"uid-{name}")
@@ -166,7 +166,7 @@ def test_the_api_server_is_asked_about_odd_claims_alone(world: World) -> None:
     assert world.api.asked == []
 
 
-def test_a_stale_spec_of_the_other_driver_is_removed_once_kubelet_knows_other_claims(world: World) -> None:
+def test_a_stale_spec_of_dra_driver_cpu_is_removed_once_kubelet_lists_other_claims(world: World) -> None:
     leave_spec(world.folder / "cdi", "uid-stale", "0-3")
     world.node.close()
     take_over(world.node, world.lookup)
@@ -178,7 +178,7 @@ def test_a_stale_spec_of_the_other_driver_is_removed_once_kubelet_knows_other_cl
     assert world.uids() == ["uid-a"]
 
 
-def test_a_claim_of_a_pod_group_is_taken_over_as_that(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_claim_of_a_pod_group_is_taken_over_with_its_group(world: World, caplog: pytest.LogCaptureFixture) -> None:
     leave_spec(world.folder / "cdi", "uid-a", "0-3")
     world.node.close()
     world.kubelet.run("a", "uid-a")
@@ -187,7 +187,7 @@ def test_a_claim_of_a_pod_group_is_taken_over_as_that(world: World, caplog: pyte
     assert "pods=podgroup crew" in caplog.text
 
 
-def test_a_name_that_comes_late_is_put_on_record(world: World) -> None:
+def test_a_name_that_becomes_known_later_is_recorded(world: World) -> None:
     leave_spec(world.folder / "cdi", "uid-a", "0-3")
     world.node.close()
     take_over(world.node, world.lookup)
@@ -208,7 +208,7 @@ def test_a_claim_that_is_prepared_again_at_the_last_moment_is_kept(world: World)
     assert world.uids() == ["uid-a"]
 
 
-def test_a_ledger_that_cannot_be_read_frees_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_released_while_the_ledger_cannot_be_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.prepare("a", "uid-a")
 
     def broken() -> None:
@@ -222,7 +222,7 @@ def test_a_ledger_that_cannot_be_read_frees_nothing(world: World, monkeypatch: p
     assert world.uids() == ["uid-a"]
 
 
-def test_what_a_killed_driver_left_of_a_spec_or_of_metadata_is_taken_away(world: World) -> None:
+def test_temporary_files_of_a_killed_driver_are_removed(world: World) -> None:
     metadata = DeviceMetadata.of("dra.cpu", world.folder / "data", world.folder / "cdi")
     world.node.files.metadata = metadata
     world.prepare("mine", "a")

@@ -1,4 +1,4 @@
-"""Instances see each other come and go."""
+"""Instances notice each other's arrival and end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def come(tmp_path: Path) -> Iterator[Callable[[str], OtherInstances]]:
         each.leave()
 
 
-def test_one_is_alone_until_another_comes_and_when_it_has_left(come: Callable[[str], OtherInstances]) -> None:
+def test_an_instance_is_alone_before_another_comes_and_after_it_left(come: Callable[[str], OtherInstances]) -> None:
     old = come("old")
     assert not old.exist()
     new = come("new")
@@ -40,7 +40,7 @@ def test_one_is_alone_until_another_comes_and_when_it_has_left(come: Callable[[s
 
 
 @pytest.mark.parametrize("then", ["comes", "leaves", "wakes"])
-def test_a_wait_ends_when_another_comes_or_leaves(come: Callable[[str], OtherInstances], then: str) -> None:
+def test_a_wait_ends_when_another_instance_comes_or_leaves(come: Callable[[str], OtherInstances], then: str) -> None:
     old = come("old")
     assert old.watched
     new = come("new") if then == "leaves" else None
@@ -57,16 +57,16 @@ def test_a_wait_ends_when_another_comes_or_leaves(come: Callable[[str], OtherIns
     assert not waits.is_alive()
 
 
-def test_what_one_that_died_left_is_removed(come: Callable[[str], OtherInstances], tmp_path: Path) -> None:
+def test_the_file_of_a_dead_instance_is_removed(come: Callable[[str], OtherInstances], tmp_path: Path) -> None:
     old, died = come("old"), come("died")
-    # As the kernel does with the locks of a process that dies.
+    # As the kernel does with the locks of a dying process.
     died._lock.release()
     assert not old.exist()
     assert [path.name for path in (tmp_path / "instances").iterdir()] == ["old"]
     assert old.has_died("died")
 
 
-def test_one_that_lives_or_has_left_or_never_came_has_not_died(come: Callable[[str], OtherInstances]) -> None:
+def test_only_an_instance_that_was_killed_has_died(come: Callable[[str], OtherInstances]) -> None:
     old, new = come("old"), come("new")
     assert not old.has_died("new")
     new.leave()
@@ -76,7 +76,7 @@ def test_one_that_lives_or_has_left_or_never_came_has_not_died(come: Callable[[s
     assert [old.has_died("died"), old.has_died("died")] == [True, True]
 
 
-def test_one_whose_file_is_removed_before_it_is_locked_shows_itself_all_the_same(
+def test_an_instance_whose_file_is_removed_before_it_is_locked_tries_again(
     come: Callable[[str], OtherInstances], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, lock = come("old"), fcntl.flock
@@ -92,7 +92,7 @@ def test_one_whose_file_is_removed_before_it_is_locked_shows_itself_all_the_same
     assert old.exist()
 
 
-def test_none_is_taken_for_alone_where_others_are_not_seen(
+def test_an_instance_is_not_alone_if_others_cannot_be_seen(
     come: Callable[[str], OtherInstances], tmp_path: Path
 ) -> None:
     old = come("old")
@@ -101,7 +101,7 @@ def test_none_is_taken_for_alone_where_others_are_not_seen(
     assert old.exist()
 
 
-def test_one_that_cannot_show_itself_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_instance_that_cannot_show_itself_continues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "instances").touch()
     unseen = OtherInstances(tmp_path / "instances", "unseen")
     unseen.arrive()

@@ -1,4 +1,4 @@
-"""What the node is told of containers by the runtime and by kubelet together."""
+"""What runtime and kubelet together report about containers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POD = "pod-uid-mine"
 
 
 class PinnedLamps(Lamps, Pins):
-    """Lamps whose containers are pinned, all to the same CPUs."""
+    """Lamps whose containers are all pinned to the same CPUs."""
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         return replace(super().grant(claim, held, inventory), cpus=CPUSet((2, 3)), held=CPUSet((2, 3)))
@@ -48,7 +48,7 @@ class PinnedLamps(Lamps, Pins):
 
 
 class Kubelet(PodResources):
-    """A kubelet that answers nothing, and takes its time over it."""
+    """A kubelet that answers nothing, after running a test's hook."""
 
     meanwhile: Callable[[], object] = bool
 
@@ -71,7 +71,7 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
         yield sock
 
 
-def test_a_runtime_that_is_heard_of_while_kubelet_is_asked_does_not_vouch_for_what_was_asked_before(
+def test_a_synchronization_during_a_question_to_kubelet_does_not_count_for_that_answer(
     tmp_path: Path, listener: socket.socket
 ) -> None:
     node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
@@ -97,13 +97,13 @@ def test_a_runtime_that_is_heard_of_while_kubelet_is_asked_does_not_vouch_for_wh
         sock.close()
 
 
-def test_a_kubelet_that_lists_no_pod_of_a_claim_does_not_say_that_no_container_has_it(tmp_path: Path) -> None:
+def test_a_kubelet_that_lists_no_pod_of_a_claim_does_not_make_it_unused(tmp_path: Path) -> None:
     node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
     node.open()
     node.prepare({MINE: allocated_claim(MINE.name, Lamps.driver, ["lamp-0"], uid=MINE.uid)})
     kubelet = KubeletPods(tmp_path / "kubelet.sock")
     asked = PodResources(kubelet.socket)
-    # The runtime has not told of its containers yet.
+    # The runtime has not listed its containers yet.
     pinning = Pinning(node, ContainerAccess(str(tmp_path / "nri.sock"), HostRoot()), asked, pytest.fail)
     try:
         assert pinning.in_use(MINE) is None
@@ -113,7 +113,7 @@ def test_a_kubelet_that_lists_no_pod_of_a_claim_does_not_say_that_no_container_h
         kubelet.close()
 
 
-def test_cgroups_are_looked_at_soon_after_a_claims_container_has_taken_cpus_from_others(
+def test_cgroups_are_verified_soon_after_a_claims_container_took_cpus_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dranode.driver.serve.enforcement._VERIFY_SECONDS", 10 * PATIENCE)
@@ -132,7 +132,7 @@ def test_cgroups_are_looked_at_soon_after_a_claims_container_has_taken_cpus_from
         enforcement.stop()
 
 
-def test_kubelet_answers_for_the_pods_that_it_lists_and_for_no_others(tmp_path: Path) -> None:
+def test_kubelets_answer_counts_only_for_listed_pods(tmp_path: Path) -> None:
     node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
     kubelet = KubeletPods(tmp_path / "kubelet.sock")
     asked = PodResources(kubelet.socket)

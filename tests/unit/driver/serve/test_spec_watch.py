@@ -1,4 +1,4 @@
-"""Specs that vanish or are altered under a driver that serves are written again."""
+"""Specs that are removed or altered under a running driver are written again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.fakes.waiting import PATIENCE
 
 
 def prepared_before(folder: Path, count: int, metadata: DeviceMetadata) -> list[ResourceClaim]:
-    """The claims that a driver has prepared that has ended."""
+    """Prepare claims with a driver that has ended since."""
     node = opened(folder, Lamps(count), metadata=metadata)
     claims = [allocated_claim(f"c{number}", LAMPS, [f"lamp-{number}"]) for number in range(count)]
     prepare(node, *claims)
@@ -38,11 +38,11 @@ def prepared_before(folder: Path, count: int, metadata: DeviceMetadata) -> list[
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """What lies in the CDI folder."""
+    """The contents of the CDI folder."""
     return {path.name: path.read_bytes() for path in (folder / "cdi").iterdir()}
 
 
-def test_specs_that_lie_as_they_were_left_are_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_specs_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = opened(tmp_path, metadata=DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi"))
     claims = [allocated_claim(name, LAMPS, [f"lamp-{number}"]) for number, name in enumerate("ab")]
     prepare(node, *claims)
@@ -64,7 +64,7 @@ def test_specs_that_lie_as_they_were_left_are_not_looked_into(tmp_path: Path, mo
     assert "metadata.json" in altered.read_text()
 
 
-def test_a_look_after_a_call_passes_over_no_claim_but_those_of_the_call(
+def test_a_check_after_a_call_reads_only_the_claims_of_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = opened(tmp_path, Lamps(50))
@@ -87,7 +87,7 @@ def test_a_look_after_a_call_passes_over_no_claim_but_those_of_the_call(
     assert passes == []
 
 
-def test_a_restart_writes_the_specs_that_are_missing_and_looks_into_the_others_a_few_at_a_time(
+def test_a_restart_writes_missing_specs_and_checks_the_others_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi")
@@ -113,12 +113,12 @@ def test_a_restart_writes_the_specs_that_are_missing_and_looks_into_the_others_a
         before = len(written)
         watch.check()
         looks.append(len(written) - before)
-    assert (max(looks) < 30, sum(looks), looks[-1]) == (True, 49, 0)  # the one that was written is compared once more
+    assert (max(looks) < 30, sum(looks), looks[-1]) == (True, 49, 0)  # the spec that was written is compared once more
     assert contents(tmp_path) == whole
     assert watch.rewritten == 1
 
 
-def test_after_a_reboot_calls_wait_for_few_specs_and_the_others_follow_in_between(
+def test_after_a_reboot_specs_are_written_a_few_at_a_time_between_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     metadata = DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi")
@@ -143,14 +143,14 @@ def test_after_a_reboot_calls_wait_for_few_specs_and_the_others_follow_in_betwee
     watch.check()
     assert contents(tmp_path) == whole
     assert max(at_once) <= 20
-    # That is what a reboot does, and no sign of somebody who removes files.
+    # That is what a reboot does, not somebody who removes files.
     assert (watch.rewritten, caplog.messages) == (0, [])
     spec_of(tmp_path, claims[7]).unlink()
     watch.check()
     assert watch.rewritten == 1
 
 
-def test_what_was_seen_to_be_missing_while_the_ledger_cannot_be_read_is_written_later(
+def test_a_spec_found_missing_while_the_ledger_cannot_be_read_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = opened(tmp_path)
@@ -171,7 +171,7 @@ def test_what_was_seen_to_be_missing_while_the_ledger_cannot_be_read_is_written_
     assert spec_of(tmp_path, claim).exists()
 
 
-def test_a_spec_that_is_altered_while_others_wait_for_their_turn_is_mended_at_once(tmp_path: Path) -> None:
+def test_an_altered_spec_is_repaired_before_those_that_wait_for_a_first_check(tmp_path: Path) -> None:
     node = opened(tmp_path, Lamps(60))
     claims = [allocated_claim(f"c{number}", LAMPS, [f"lamp-{number}"]) for number in range(60)]
     prepare(node, *claims)
@@ -186,7 +186,7 @@ def test_a_spec_that_is_altered_while_others_wait_for_their_turn_is_mended_at_on
         assert spec_of(tmp_path, claim).read_bytes() == whole
 
 
-def test_a_spec_that_is_missing_a_second_time_is_written_again_without_events(tmp_path: Path) -> None:
+def test_a_spec_that_is_removed_twice_is_written_again_without_events(tmp_path: Path) -> None:
     node = opened(tmp_path)
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
     prepare(node, claim)
@@ -198,9 +198,7 @@ def test_a_spec_that_is_missing_a_second_time_is_written_again_without_events(tm
         assert watch.rewritten == times
 
 
-def test_metadata_that_could_not_be_written_again_is_tried_until_it_can(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_writing_metadata_again_is_retried_until_it_succeeds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     node = opened(tmp_path, metadata=DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi"))
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
     prepare(node, claim)
@@ -213,7 +211,7 @@ def test_metadata_that_could_not_be_written_again_is_tried_until_it_can(
     (tmp_path / "metadata").touch()
     for _ in range(3):
         watch.check()
-    # A runtime would start no container with a mount of what is not there.
+    # A runtime does not start a container with a mount whose source is missing.
     assert b"LAMP=lamp-0" in spec.read_bytes()
     assert b"metadata.json" not in spec.read_bytes()
     (reason,) = caplog.messages
@@ -224,7 +222,7 @@ def test_metadata_that_could_not_be_written_again_is_tried_until_it_can(
     assert spec.read_bytes() == whole
 
 
-def test_a_spec_that_a_prepare_could_not_write_is_written_at_a_later_look(tmp_path: Path) -> None:
+def test_a_spec_that_a_prepare_could_not_write_is_written_at_a_later_check(tmp_path: Path) -> None:
     class Fragile(Lamps):
         broken = False
 
@@ -250,7 +248,7 @@ def test_a_spec_that_a_prepare_could_not_write_is_written_at_a_later_look(tmp_pa
     assert "/resourceclaimtemplates/lamp/r/" in spec_of(tmp_path, claim).read_text()
 
 
-def test_a_driver_that_fails_at_one_spec_is_reported_and_has_the_others_written_again(
+def test_a_driver_that_fails_for_one_spec_does_not_stop_repairs_of_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Fragile(Lamps):
@@ -283,7 +281,7 @@ def test_a_driver_that_fails_at_one_spec_is_reported_and_has_the_others_written_
     assert len(specs(tmp_path)) == len(claims)
 
 
-def test_a_spec_that_is_altered_again_while_it_is_mended_is_mended_again(
+def test_a_spec_that_is_altered_during_its_repair_is_repaired_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = opened(tmp_path)
@@ -312,7 +310,7 @@ def test_a_spec_that_is_altered_again_while_it_is_mended_is_mended_again(
     assert claim.metadata.uid in node.files.written
 
 
-def test_a_look_is_due_with_an_event_and_without_one_after_a_while(
+def test_a_check_is_due_after_an_event_and_after_a_while_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spec_watch_module, "CHECK_SECONDS", 0.01)
@@ -334,7 +332,7 @@ def test_a_look_is_due_with_an_event_and_without_one_after_a_while(
     next((tmp_path / "cdi").iterdir()).unlink()
     assert rested.get(timeout=PATIENCE) is False
     first.join(PATIENCE)
-    # What it writes again is an event as well, and the next look takes that.
+    # The repair causes an event as well, which the next check reads.
     watch.check()
     watch.check()
     second = resting()

@@ -1,4 +1,4 @@
-"""When what claims use is read, and of which containers."""
+"""When the use of claims is read, and from which containers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.fakes.machine import write_machine
 
 @dataclass
 class Node:
-    """A node of two NUMA nodes with containers, whose clock and CPU time a test sets."""
+    """A node of two NUMA nodes with containers, and a clock and CPU times that a test sets."""
 
     folder: Path
     running: Iterable[Pinned] | None = ()
@@ -45,7 +45,7 @@ class Node:
         )
 
     def cost(self) -> float:
-        """Asked before and after each look."""
+        """Called before and after each reading."""
         self.looks += 1
         return self.looks * self.spent
 
@@ -66,7 +66,7 @@ def runs(name: str, *claims: str) -> Pinned:
     return Pinned(made, claims)
 
 
-def test_the_containers_of_the_runtime_are_read_in_their_cgroups(tmp_path: Path) -> None:
+def test_the_usage_of_containers_is_read_from_their_cgroups(tmp_path: Path) -> None:
     node = Node(tmp_path, [runs("c1", "a"), runs("c2", "b"), runs("c3", "gone")])
     for name in ("c1", "c2", "c3"):
         node.cgroup(name, 3_000_000)
@@ -79,13 +79,13 @@ def test_the_containers_of_the_runtime_are_read_in_their_cgroups(tmp_path: Path)
     assert usage.unread[Figure.WAIT] == 2
 
 
-def test_nothing_is_said_while_it_is_not_certain_who_has_which_claim(tmp_path: Path) -> None:
+def test_nothing_is_reported_while_it_is_uncertain_who_has_which_claim(tmp_path: Path) -> None:
     node = Node(tmp_path, None)
     assert node.watch.usage() is None
     node.now, node.running = 60, ()
     node.on_record = replace(node.on_record, unread=Unread("the ledger cannot be read"))
     assert node.watch.usage() is None
-    # A claim is not idle for what was not looked at meanwhile.
+    # A claim is not idle for a time that was not read.
     node.now, node.on_record = 120, replace(node.on_record, unread=None)
     assert node.usage().idle == {}
 
@@ -99,7 +99,7 @@ def test_cgroups_that_cannot_be_read_leave_claims_without_a_value(tmp_path: Path
     assert usage.unread[Figure.CPU] == 1
 
 
-def test_a_look_that_cost_much_is_not_repeated_soon(tmp_path: Path) -> None:
+def test_an_expensive_reading_is_not_repeated_soon(tmp_path: Path) -> None:
     node = Node(tmp_path, [runs("c1", "a")], spent=0.2)
     node.cgroup("c1", 1_000_000)
     seen = []
@@ -110,7 +110,7 @@ def test_a_look_that_cost_much_is_not_repeated_soon(tmp_path: Path) -> None:
     assert seen == [1.0, 1.0, 21.0]
 
 
-def test_a_process_that_can_open_nothing_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_descriptors_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(tmp_path, [runs("c1", "a")])
 
     def refuse(*_: object) -> list[str]:
@@ -140,7 +140,7 @@ def memory_claim(uid: str, nodes: str, memory: int = 0, pages: HugepageLimits = 
 
 
 def beside_memory(tmp_path: Path, *claims: PinnedClaim) -> tuple[Node, UsageWatch]:
-    """A node whose snapshot is of two drivers, and what the memory driver's claims use there."""
+    """A node whose snapshot is of two drivers, and the use of the memory driver's claims."""
     node = Node(tmp_path)
     joined = JoinedSnapshots()
     joined.put("dra.cpu", snapshot(claim("a", "0-1")))
@@ -155,7 +155,7 @@ def pages_used(node: Node, name: str, **sizes: int) -> None:
         (node.folder / f"sys/fs/cgroup/kubepods/{name}/hugetlb.{size[1:]}.current").write_text(f"{used}\n")
 
 
-def test_memory_that_a_claim_holds_is_said_apart_from_the_cpus_of_another_driver(tmp_path: Path) -> None:
+def test_memory_that_a_claim_holds_is_not_counted_for_another_drivers_cpus(tmp_path: Path) -> None:
     both = memory_claim("a", "1", 6 * _MIB, ((2 * _MIB, 4 * _MIB),))
     node, watch = beside_memory(tmp_path, both)
     node.running = [runs("c1", "dra.cpu/a", "dra.memory/a")]
@@ -167,7 +167,7 @@ def test_memory_that_a_claim_holds_is_said_apart_from_the_cpus_of_another_driver
         ("claim-a", {Figure.MEMORY: 6, Figure.REMOTE_MEMORY: 1, Figure.HUGEPAGES: 2 * _MIB})
     ]
     assert (dict(usage.idle), set(usage.unread.values())) == ({}, {0})
-    # The other driver's figures have nothing of it: memory would be in a claim's sum twice.
+    # The other driver's figures exclude it, or memory would be twice in a claim's sum.
     (of_cpus,) = node.usage().pods
     assert dict(of_cpus.values) == {Figure.CPU: 3.0}
     (node.folder / "sys/fs/cgroup/kubepods/c1/memory.numa_stat").unlink()
@@ -175,7 +175,7 @@ def test_memory_that_a_claim_holds_is_said_apart_from_the_cpus_of_another_driver
     assert node.usage().unread[Figure.MEMORY] == 0
 
 
-def test_memory_counts_for_cpus_where_a_claim_holds_huge_pages_alone(tmp_path: Path) -> None:
+def test_memory_counts_for_cpus_if_a_claim_holds_only_huge_pages(tmp_path: Path) -> None:
     node, _ = beside_memory(tmp_path, memory_claim("p", "1", 0, ((2 * _MIB, 4 * _MIB),)))
     node.running = [runs("c1", "dra.cpu/a", "dra.memory/p")]
     node.cgroup("c1", 3_000_000, memory="anon N0=1 N1=5")
@@ -183,7 +183,7 @@ def test_memory_counts_for_cpus_where_a_claim_holds_huge_pages_alone(tmp_path: P
     assert dict(of_cpus.values) == {Figure.CPU: 3.0, Figure.MEMORY: 6, Figure.REMOTE_MEMORY: 5}
 
 
-def test_claims_of_ordinary_memory_and_of_huge_pages_divide_each_what_they_hold(tmp_path: Path) -> None:
+def test_ordinary_memory_and_huge_pages_are_divided_among_the_claims_that_hold_them(tmp_path: Path) -> None:
     small, large = memory_claim("s", "0", _MIB), memory_claim("l", "0", 3 * _MIB)
     few, many = (memory_claim(uid, "0", 0, ((2 * _MIB, count * _MIB),)) for uid, count in (("f", 2), ("m", 6)))
     node, watch = beside_memory(tmp_path, small, large, few, many)
@@ -212,7 +212,7 @@ def test_huge_pages_that_cannot_be_read_have_no_value_and_are_counted(tmp_path: 
     assert {figure for figure, count in usage.unread.items() if count} == {Figure.HUGEPAGES}
 
 
-def test_nothing_is_said_of_memory_while_its_ledger_is_unread(tmp_path: Path) -> None:
+def test_no_memory_is_reported_while_its_ledger_is_unread(tmp_path: Path) -> None:
     node, watch = beside_memory(tmp_path, memory_claim("a", "0", _MIB))
     node.on_record = replace(node.on_record, memory_unread=Unread("the ledger cannot be read"))
     assert watch.usage() is None

@@ -1,4 +1,4 @@
-"""Fields that a server without the feature gate leaves out, and the gate that is named for them."""
+"""Fields that a server without the feature gate drops, and the gate that is named for them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_several_gates_are_all_named() -> None:
     )
 
 
-def test_times_and_defaults_that_the_server_adds_are_nothing_dropped() -> None:
+def test_times_and_defaults_that_the_server_adds_are_not_dropped_fields() -> None:
     timed = (DeviceTaint(key="k", effect="NoSchedule", time_added="2026-01-01T00:00:00Z"),)
     assert dropped_fields(SLICE, SLICE) == ()
     assert dropped_fields(SLICE, without(taints=timed)) == ()

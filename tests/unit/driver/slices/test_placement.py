@@ -1,4 +1,4 @@
-"""Devices stay in their slices, so that one that comes or goes changes one slice."""
+"""Devices stay in their slices, so that a device that comes or goes changes one slice."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def without(*numbers: int) -> tuple[Device, ...]:
 
 
 class Pool:
-    """What is published of one driver."""
+    """What one driver has published."""
 
     def __init__(self) -> None:
         self.shelf = SliceShelf()
 
     def publish(self, devices: tuple[Device, ...], counters: tuple[CounterSet, ...] = ()) -> list[type]:
-        """Publish devices; the kinds of the writes that it took."""
+        """Publish devices; return the kinds of the necessary writes."""
         there = published_specs(self.shelf.slices.values(), "node-a")
         specs = desired_slices("dra.cpu", "node-a", Inventory(devices=devices, counters=counters), there)
         return [type(change) for change in self.shelf.publish(specs)]
@@ -44,7 +44,7 @@ def test_a_machine_of_1024_cpus_is_published_in_eight_writes() -> None:
 
 
 @pytest.mark.parametrize("cpu", [0, 127, 128, 500, 1023])
-def test_a_cpu_that_goes_and_comes_back_is_one_write_each(cpu: int) -> None:
+def test_a_cpu_that_goes_and_comes_back_costs_one_write_each(cpu: int) -> None:
     pool = Pool()
     pool.publish(CPUS)
     before = pool.names()
@@ -55,7 +55,7 @@ def test_a_cpu_that_goes_and_comes_back_is_one_write_each(cpu: int) -> None:
     assert {spec.pool.generation for spec in pool.specs()} == {1}
 
 
-def test_cpus_of_several_slices_make_a_new_generation_of_all() -> None:
+def test_changes_in_several_slices_need_a_new_generation_of_all() -> None:
     pool = Pool()
     pool.publish(CPUS)
     assert pool.publish(without(5, 900)) == [UpdateSlice] * 8
@@ -69,12 +69,12 @@ def test_a_new_device_goes_where_there_is_room() -> None:
     new = Device(name="a-new-one")
     assert pool.publish((new, *without(5, 900))) == [UpdateSlice]
     assert [len(names) for names in pool.names()] == [128, 128, 128, 128, 128, 128, 128, 127]
-    # The driver's order holds within a slice alone.
+    # The driver's order holds only within a slice.
     assert pool.names()[-1][0] == "a-new-one"
     assert pool.publish((new, *CPUS)) == [UpdateSlice] * 8 + [CreateSlice]
 
 
-def test_devices_are_split_anew_where_a_slice_would_be_empty() -> None:
+def test_devices_are_split_again_if_a_slice_would_be_empty() -> None:
     pool = Pool()
     pool.publish(CPUS[:300])
     pool.publish((*CPUS[:128], *CPUS[256:300]))
@@ -106,7 +106,7 @@ def test_a_device_that_somebody_put_into_two_slices_stays_in_the_first() -> None
     assert placed(CPUS[:200], 128, (first, second)) == (CPUS[:100], CPUS[100:200])
 
 
-def test_slices_of_counters_are_no_place_for_devices() -> None:
+def test_slices_of_counters_get_no_devices() -> None:
     sets = (CounterSet(name="s", counters={"c": Counter(value=Quantity(1))}),)
     pool = Pool()
     pool.publish(CPUS[:200], sets)

@@ -1,4 +1,4 @@
-"""The changes that bring published slices to the desired ones: reference sheet of the DRA API, 3.3 and 3.4."""
+"""The changes from published slices to the desired ones: reference sheet of the DRA API, 3.3 and 3.4."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_one_changed_slice_keeps_the_generation() -> None:
     assert generations(shelf) == [(1, 2), (1, 2)]
 
 
-def test_two_changed_slices_make_a_new_generation_of_the_whole_pool() -> None:
+def test_two_changed_slices_need_a_new_generation_of_the_whole_pool() -> None:
     shelf = published(1, 1, 1)
     specs = wanted(1, 1, 1)
     changes = shelf.publish((with_devices(Device(name="x")), with_devices(Device(name="y")), specs[2]))
@@ -87,13 +87,13 @@ def test_two_changed_slices_make_a_new_generation_of_the_whole_pool() -> None:
     assert generations(shelf) == [(2, 3)] * 3
 
 
-def test_one_more_slice_makes_a_new_generation() -> None:
+def test_one_more_slice_needs_a_new_generation() -> None:
     shelf = published(1)
     assert kinds(shelf.publish(wanted(1, 1))) == ["Update", "Create"]
     assert generations(shelf) == [(2, 2)] * 2
 
 
-def test_one_slice_less_is_deleted_first() -> None:
+def test_a_superfluous_slice_is_deleted_first() -> None:
     shelf = published(1, 1, 1)
     assert kinds(shelf.publish(wanted(1, 1))) == ["Delete", "Update", "Update"]
     assert generations(shelf) == [(2, 2)] * 2
@@ -105,7 +105,7 @@ def test_a_pool_that_shrinks_to_one_slice_keeps_its_generation() -> None:
     assert generations(shelf) == [(1, 1)]
 
 
-def test_a_generation_that_was_asked_for_is_taken() -> None:
+def test_a_requested_generation_is_used() -> None:
     shelf = published(1, 1)
     pool = ResourcePool(name="node-a", generation=7, resource_slice_count=2)
     changes = shelf.publish(msgspec.structs.replace(spec, pool=pool) for spec in wanted(1, 1))
@@ -130,7 +130,7 @@ def test_a_slice_without_an_index_of_five_digits_is_obsolete(name: str) -> None:
     assert generations(shelf) == [(2, 1)]
 
 
-def test_of_two_slices_for_one_index_the_first_by_name_stays() -> None:
+def test_the_first_by_name_of_two_slices_with_one_index_stays() -> None:
     shelf = published(1)
     shelf.put(f"{NAME}zzzzz", wanted(1)[0])
     (change,) = shelf.publish(wanted(1))
@@ -179,7 +179,7 @@ CAPACITY = {"cpu": DeviceCapacity(value=Quantity("2048Mi"))}
     ],
     ids=["quantity by value", "empty list", "time given by the server", "time within a second"],
 )
-def test_what_says_the_same_is_not_published_again(want: Device, found: Device) -> None:
+def test_equivalent_slices_are_not_published_again(want: Device, found: Device) -> None:
     shelf = SliceShelf()
     shelf.put(f"{NAME}abcde", with_devices(found))
     assert shelf.publish((with_devices(want),)) == ()
@@ -202,7 +202,7 @@ def test_what_says_the_same_is_not_published_again(want: Device, found: Device) 
         (Device(name="a"), Device(name="a", taints=(DeviceTaint(key="k", effect="NoSchedule"),))),
     ],
 )
-def test_what_says_something_else_is_published(want: Device, found: Device) -> None:
+def test_different_slices_are_published(want: Device, found: Device) -> None:
     shelf = SliceShelf()
     shelf.put(f"{NAME}abcde", with_devices(found))
     assert kinds(shelf.publish((with_devices(want),))) == ["Update"]
@@ -229,11 +229,11 @@ def test_every_field_of_the_slice_counts(change: dict[str, Any]) -> None:
     assert kinds(shelf.publish([msgspec.structs.replace(wanted(0)[0], **change)])) == ["Update"]
 
 
-def test_false_says_what_no_all_nodes_says() -> None:
+def test_all_nodes_false_equals_a_missing_all_nodes() -> None:
     assert published(1).publish([msgspec.structs.replace(wanted(1)[0], all_nodes=False)]) == ()
 
 
-def test_the_time_of_a_taint_that_stays_is_kept_wherever_the_device_goes() -> None:
+def test_a_taint_keeps_its_time_when_its_device_moves_to_another_slice() -> None:
     taint = DeviceTaint(key="k", value="v", effect="NoExecute")
     since = msgspec.structs.replace(taint, time_added="2026-01-01T00:00:00Z")
     shelf = SliceShelf()
@@ -254,7 +254,7 @@ def test_a_time_that_the_driver_sets_is_rounded_to_the_second() -> None:
     assert shelf.specs()[0].devices[0].taints[0].time_added == "2026-01-01T00:00:00Z"
 
 
-def test_slices_of_the_older_naming_are_all_made_anew() -> None:
+def test_slices_with_names_of_the_older_form_are_all_replaced() -> None:
     shelf = SliceShelf()
     for index, spec in enumerate(wanted(1, 1)):
         shelf.put(f"node-a-dra.cpu-{index}abcd", spec)

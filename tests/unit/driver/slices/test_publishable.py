@@ -1,4 +1,4 @@
-"""What is left out of an inventory because the API server would reject it; the rules have tests of their own."""
+"""What is left out of an inventory because the API server would reject it; the rules have their own tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_attributes_beyond_32_entries_are_dropped_from_the_end() -> None:
     assert [problem.split('"')[1] for problem in problems] == ["a32", "a31"]
 
 
-def test_values_beyond_48_cost_the_longest_list() -> None:
+def test_the_longest_list_is_dropped_if_there_are_more_than_48_values() -> None:
     lists = {name: DeviceAttribute(ints=tuple(range(size))) for name, size in (("long", 40), ("short", 9))}
     kept, (problem,) = sanitize(Device(name="a", attributes={**lists, "one": STRING}))
     assert kept is not None

@@ -17,7 +17,7 @@ def names(wanted: DesiredSlices) -> list[str]:
     return [device.name for spec in wanted.specs() for device in spec.devices]
 
 
-def test_devices_that_the_server_cannot_keep_shared_are_withdrawn_and_the_gate_is_named() -> None:
+def test_shared_devices_are_withdrawn_if_the_server_cannot_store_them_as_shared() -> None:
     (spec,) = WANTED.specs()
     stored = msgspec.structs.replace(
         spec, devices=(msgspec.structs.replace(SHARED, allow_multiple_allocations=None), SINGLE)
@@ -29,20 +29,20 @@ def test_devices_that_the_server_cannot_keep_shared_are_withdrawn_and_the_gate_i
     assert "publish devices that are not shared" in wanted.problem
 
 
-def test_without_any_other_device_one_empty_slice_is_left() -> None:
+def test_one_empty_slice_is_left_if_all_devices_are_withdrawn() -> None:
     wanted = DesiredSlices("d.example.com", "node", Inventory(devices=(SHARED,)))
     (spec,) = wanted.after_drop(0, wanted.specs()[0], ("DRAConsumableCapacity",)).specs()
     assert spec.devices == ()
 
 
-def test_what_was_withdrawn_stays_withdrawn_when_hardware_changes() -> None:
+def test_withdrawn_devices_stay_withdrawn_when_hardware_changes() -> None:
     wanted = WANTED.after_drop(0, WANTED.specs()[0], ("DRAConsumableCapacity",))
     more = wanted.of(Inventory(devices=(SHARED, SINGLE, Device(name="new"))))
     assert names(more) == ["single", "new"]
     assert names(more.again()) == ["group", "single", "new"]
 
 
-def test_other_lost_fields_are_desired_no_more_and_are_no_problem() -> None:
+def test_other_lost_fields_are_no_longer_desired_and_no_problem() -> None:
     (spec,) = WANTED.specs()
     stored = msgspec.structs.replace(spec, devices=(SHARED, msgspec.structs.replace(SINGLE, taints=())))
     wanted = WANTED.after_drop(0, stored, ("DRADeviceTaints",))
@@ -56,6 +56,6 @@ def test_a_gate_of_shared_devices_is_no_problem_to_a_driver_without_them() -> No
     assert wanted.after_drop(0, wanted.specs()[0], ("DRAConsumableCapacity",)).problem is None
 
 
-def test_a_node_that_is_none_for_the_api_is_refused() -> None:
+def test_a_node_name_that_the_api_refuses_is_an_error() -> None:
     with pytest.raises(UsageError, match="--node-name"):
         DesiredSlices("d.example.com", "No Node", Inventory(devices=())).specs()

@@ -1,4 +1,4 @@
-"""Unhealthy devices are tainted, and lose the taint with the trouble."""
+"""Unhealthy devices are tainted, and lose the taint when they are healthy again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def of(health: Health, device: str = "a") -> Inventory:
     return tainted(DRIVER, LAMPS, [DeviceHealth(device, health)])
 
 
-def test_an_unhealthy_device_keeps_new_claims_away_and_others_do_not() -> None:
+def test_only_unhealthy_devices_are_tainted() -> None:
     assert [device.taints for device in of(Health.UNHEALTHY).devices] == [(TAINT,), LAMPS.devices[1].taints]
     assert of(Health.HEALTHY) == of(Health.UNKNOWN) == LAMPS
 
@@ -34,11 +34,11 @@ def test_a_device_that_its_plug_in_has_tainted_is_not_tainted_twice() -> None:
     assert tainted(DRIVER, inventory, [DeviceHealth("a", Health.UNHEALTHY)]) == inventory
 
 
-def test_health_of_a_device_that_is_gone_changes_nothing() -> None:
+def test_health_of_a_removed_device_changes_nothing() -> None:
     assert of(Health.UNHEALTHY, "gone") == LAMPS
 
 
-def test_a_taint_is_published_stays_and_goes(tmp_path: Path) -> None:
+def test_a_taint_is_published_kept_and_removed(tmp_path: Path) -> None:
     store = Store(tmp_path)
     cluster = FolderCluster(store, "node")
 

@@ -13,7 +13,7 @@ def published(name: str, version: int, uid: str = "", generation: int = 1) -> Re
     )
 
 
-def test_an_own_write_counts_before_the_watch_shows_it() -> None:
+def test_a_write_of_ours_counts_before_the_watch_shows_it() -> None:
     view = SliceView()
     view.listed([], "10", 0)
     view.wrote(published("a", 12))
@@ -40,7 +40,7 @@ def test_a_list_older_than_a_write_does_not_undo_it() -> None:
     assert not view.slices
 
 
-def test_a_list_that_begins_after_a_version_and_is_older_shows_a_restored_server() -> None:
+def test_a_list_older_than_its_request_shows_a_restored_server() -> None:
     view = SliceView()
     view.listed([published("kept", 9)], "10", 0)
     view.wrote(published("kept", 12, generation=2))
@@ -51,7 +51,7 @@ def test_a_list_that_begins_after_a_version_and_is_older_shows_a_restored_server
     assert view.changed(published("kept", 10, generation=3))
 
 
-def test_what_was_deleted_stays_deleted_until_the_server_has_said_so() -> None:
+def test_a_deleted_slice_stays_deleted_until_the_server_confirms_it() -> None:
     view = SliceView()
     view.listed([published("a", 9)], "10", 0)
     view.deleted("a")
@@ -63,7 +63,7 @@ def test_what_was_deleted_stays_deleted_until_the_server_has_said_so() -> None:
     assert set(view.slices) == {"a"}
 
 
-def test_a_deletion_by_somebody_else_is_news_once() -> None:
+def test_a_deletion_by_somebody_else_is_reported_once() -> None:
     view = SliceView()
     view.listed([published("a", 9)], "10", 0)
     assert view.gone(published("a", 11))
