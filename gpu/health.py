@@ -5,7 +5,10 @@
     aer-nonfatal    the same of uncorrected, non-fatal errors  after 10 minutes without, or when bound again
     wedged          DRM's uevent WEDGED=<methods>              with WEDGED=none, or when bound again
     xid             an XID error from NVML, unless it is one   after an hour without, or when bound again
-                    that programs cause
+                    that programs cause, or the driver says
+                    that the GPU needs nothing
+    recovery        NVIDIA's driver (565) says that the GPU    when it no longer says so, or when bound again
+                    must be reset, or it fell off the bus
     gone            was published, and is gone now             when it is back
 
 Errors that were counted before the first reading are ignored. While the counters cannot be read, the health of a GPU
@@ -37,14 +40,16 @@ class Cause(StrEnum):
     AER_NONFATAL = "aer-nonfatal"
     WEDGED = "wedged"
     XID = "xid"
+    RECOVERY = "recovery"
     GONE = "gone"
 
 
 # Seconds without another event after which a cause ends. Other causes last until an event ends them.
 _QUIET: Final[Mapping[Cause, float]] = {Cause.AER_FATAL: 600.0, Cause.AER_NONFATAL: 600.0, Cause.XID: 3600.0}
 
-# XIDs that programs cause: graphics exception, MMU fault, stopped channel, preemptive cleanup, video exceptions.
-_PROGRAM_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+# XIDs after which it is enough to start the program again: graphics exception, MMU fault, stopped channel, preemptive
+# cleanup, video exceptions, contained memory error.
+_PROGRAM_XIDS: Final = frozenset({13, 31, 43, 45, 68, 94})
 
 # Actions of the kernel that end the troubles of a function.
 _RECOVERING: Final = frozenset({"add", "bind"})
@@ -125,6 +130,13 @@ def xid(condition: GPUCondition, address: str, number: int, now: float) -> GPUCo
     if number in _PROGRAM_XIDS:
         return condition
     return _began(condition, address, Cause.XID, f"NVIDIA XID {number}", now)
+
+
+def needs(condition: GPUCondition, address: str, need: str, now: float) -> GPUCondition:
+    """Return the condition after NVIDIA's driver said what a GPU needs to work again; nothing if it works."""
+    if need:
+        return _began(_ended(condition, (address,), (Cause.XID,)), address, Cause.RECOVERY, need, now)
+    return _ended(condition, (address,), (Cause.XID, Cause.RECOVERY))
 
 
 def handled(condition: GPUCondition, action: str, address: str) -> GPUCondition:

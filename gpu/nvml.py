@@ -14,11 +14,25 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+
+# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, of driver 565 and later; older versions of nvidia-ml-py have no name for it.
+_RECOVERY_ACTION: Final = 230
+# What the driver asks for. A domain of IMEX (5) is more than one GPU, which works.
+_RECOVERIES: Final[Mapping[int, str]] = {
+    0: "",
+    1: "a reset of the GPU",
+    2: "a restart of the node",
+    3: "an end of peer-to-peer traffic",
+    4: "a reset of the GPU after all programs have ended",
+    5: "",
+    6: "a reset of the bus",
+    7: "a restart of the system",
+}
 
 
 class NVMLFacts(msgspec.Struct, frozen=True):
@@ -51,6 +65,12 @@ class NVML(Protocol):
 
     def xids(self) -> tuple[tuple[str, int], ...]:
         """Return PCI address and number of the XID errors since the last call."""
+
+    def needs(self) -> Mapping[str, str]:
+        """Return what each GPU needs to work again, by PCI address: a sentence, empty if it works.
+
+        GPUs of which the driver does not say it are missing.
+        """
 
     def released(self) -> AbstractContextManager[None]:
         """Close the library until the context ends, so that a GPU can be unbound from its driver."""
@@ -85,7 +105,8 @@ class NVMLLibrary:
                 self._close()
             self._bound = frozenset(bound)
             self._facts = {address: self._read_facts(handle) for address, handle in self._handles.items()}
-            if self._handles and not any(facts != NVMLFacts() for facts in self._facts.values()):
+            silent = not any(facts != NVMLFacts() for facts in self._facts.values())
+            if self._handles and silent and not any(map(self._need, self._handles.values())):
                 self._close()
                 self._facts = {}
             return self._facts
@@ -97,6 +118,12 @@ class NVMLLibrary:
                 self._read_events()
             xids, self._xids = self._xids, []
             return tuple(xids)
+
+    def needs(self) -> Mapping[str, str]:
+        """Return what each GPU needs to work again, by PCI address."""
+        with self._lock:
+            found = ((address, self._need(handle)) for address, handle in self._handles.items())
+            return {address: need for address, need in found if need is not None}
 
     @contextmanager
     def released(self) -> Iterator[None]:
@@ -160,6 +187,18 @@ class NVMLLibrary:
             model=None if model is None else _text(model),
             mig=mig is not None and mig[0] == library.NVML_DEVICE_MIG_ENABLE,
         )
+
+    def _need(self, handle: Any) -> str | None:
+        library = self._library
+        try:
+            (field,) = library.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION])
+        except library.NVMLError as error:
+            return "the GPU fell off the bus" if error.value == library.NVML_ERROR_GPU_IS_LOST else None
+        if field.nvmlReturn != 0:
+            return None
+        action = int(field.value.uiVal)
+        need = _RECOVERIES.get(action, f"recovery action {action}")
+        return f"NVIDIA's driver asks for {need}" if need else ""
 
     def _tried(self, call: Callable[..., T], *arguments: Any) -> T | None:
         """Return the answer of a call; None if NVML does not support it, or not for this GPU."""

@@ -163,7 +163,7 @@ class GPUPlugin(Plugin, Configures):
         hardware: GPUInventory = inventory.hardware
         addresses = sorted({gpu.address for gpu in hardware.gpus})
         counts, unread = self._counted(addresses)
-        xids = self._nvml.xids() if self._nvml is not None else ()
+        xids, needs = (self._nvml.xids(), self._nvml.needs()) if self._nvml is not None else ((), {})
         now = self._clock()
         with self._lock:
             condition = health.without_counts(health.expired(self._condition, now), unread)
@@ -171,6 +171,8 @@ class GPUPlugin(Plugin, Configures):
                 condition = health.counted(condition, address, totals, now)
             for address, number in xids:
                 condition = health.xid(condition, address, number, now)
+            for address, need in needs.items():
+                condition = health.needs(condition, address, need, now)
             self._condition = condition
             return health.report(condition)
 

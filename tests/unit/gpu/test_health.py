@@ -9,6 +9,7 @@ from dranode.gpu.health import (
     counted,
     expired,
     handled,
+    needs,
     present,
     report,
     taints,
@@ -88,15 +89,25 @@ def test_a_gpu_that_is_bound_anew_starts_anew(action: str) -> None:
     assert state(handled(condition, action, GPU))[0] is Health.HEALTHY
 
 
-@pytest.mark.parametrize("number", [13, 31, 43, 45, 68, 109])
+@pytest.mark.parametrize("number", [13, 31, 43, 45, 68, 94])
 def test_xids_of_programs_say_nothing_about_the_gpu(number: int) -> None:
     assert state(xid(start(), GPU, number, NOON))[0] is Health.HEALTHY
 
 
-def test_other_xids_last_an_hour() -> None:
-    condition = xid(start(), GPU, 48, NOON)
-    assert state(condition) == (Health.UNHEALTHY, "NVIDIA XID 48 (since 2027-01-15T08:00:00Z)")
+@pytest.mark.parametrize("number", [48, 109])
+def test_other_xids_last_an_hour(number: int) -> None:
+    condition = xid(start(), GPU, number, NOON)
+    assert state(condition) == (Health.UNHEALTHY, f"NVIDIA XID {number} (since 2027-01-15T08:00:00Z)")
     assert state(expired(condition, NOON + 3600))[0] is Health.HEALTHY
+
+
+def test_a_gpu_that_must_be_reset_is_unhealthy_until_the_driver_says_that_it_need_not() -> None:
+    condition = needs(xid(start(), GPU, 79, NOON), GPU, "NVIDIA's driver asks for a reset of the GPU", NOON)
+    assert state(expired(condition, NOON + 1e6)) == (
+        Health.UNHEALTHY,
+        "NVIDIA's driver asks for a reset of the GPU (since 2027-01-15T08:00:00Z)",
+    )
+    assert state(needs(condition, GPU, "", NOON + 1)) == (Health.HEALTHY, "")
 
 
 def test_a_gpu_that_vanishes_is_reported_until_it_is_back() -> None:

@@ -21,6 +21,17 @@ class Memory:
 
 
 @dataclass
+class Value:
+    uiVal: int  # noqa: N815 - NVML's name
+
+
+@dataclass
+class Field:
+    value: Value
+    nvmlReturn: int = 0  # noqa: N815 - NVML's name
+
+
+@dataclass
 class XID:
     device: int
     eventData: int  # noqa: N815 - NVML's name
@@ -36,6 +47,7 @@ class Library:
         lost: the GPUs that fell off the bus.
         lacks: the functions that these GPUs do not support.
         mig: the GPUs in MIG mode.
+        actions: the recovery action of the GPUs whose driver knows one.
     """
 
     buses: list[str | bytes]
@@ -44,11 +56,13 @@ class Library:
     lost: set[int] = field(default_factory=set)
     lacks: set[str] = field(default_factory=set)
     mig: set[int] = field(default_factory=set)
+    actions: dict[int, int] = field(default_factory=dict)
     opened: int = 0
     closed: int = 0
 
     NVMLError = NVMLError
     NVML_ERROR_TIMEOUT = 10
+    NVML_ERROR_GPU_IS_LOST = 15
     NVML_DEVICE_MIG_ENABLE = 1
     nvmlEventTypeXidCriticalError = 8  # noqa: N815 - NVML's name
 
@@ -97,6 +111,11 @@ class Library:
         self._check(handle, "mig")
         return [int(handle in self.mig), int(handle in self.mig)]
 
+    def nvmlDeviceGetFieldValues(self, handle: int, numbers: list[int]) -> list[Field]:  # noqa: N802 - NVML's name
+        self._check(handle, "fields")
+        assert numbers == [230]
+        return [Field(Value(self.actions.get(handle, 0)), 0 if handle in self.actions else 3)]
+
     def nvmlDeviceGetUUID(self, handle: int) -> bytes:  # noqa: N802 - NVML's name
         self._check(handle)
         return f"GPU-{handle}".encode()
@@ -136,6 +155,32 @@ def test_xids_are_reported_once() -> None:
     nvml = NVMLLibrary(library)
     assert nvml.xids() == (("0000:1b:00.0", 79), ("0000:1b:00.0", 48))
     assert nvml.xids() == ()
+
+
+def test_the_driver_says_what_a_gpu_needs_unless_it_is_too_old() -> None:
+    library = Library([f"00000000:{bus:02d}:00.0" for bus in range(6)], actions={0: 0, 1: 1, 2: 5, 3: 99})
+    nvml = NVMLLibrary(library)
+    assert nvml.needs() == {}
+    nvml.gpus(())
+    library.lost = {5}
+    assert nvml.needs() == {
+        "0000:00:00.0": "",
+        "0000:01:00.0": "NVIDIA's driver asks for a reset of the GPU",
+        "0000:02:00.0": "",
+        "0000:03:00.0": "NVIDIA's driver asks for recovery action 99",
+        "0000:05:00.0": "the GPU fell off the bus",
+    }
+    library.lacks = {"fields"}
+    assert nvml.needs() == {"0000:05:00.0": "the GPU fell off the bus"}
+
+
+def test_the_only_gpu_is_still_said_to_have_fallen_off_the_bus_after_its_facts_were_asked() -> None:
+    library = Library(["00000000:1B:00.0"])
+    nvml = NVMLLibrary(library)
+    nvml.gpus(())
+    library.lost = {0}
+    nvml.gpus(())
+    assert nvml.needs() == {"0000:1b:00.0": "the GPU fell off the bus"}
 
 
 def test_without_the_kernel_driver_there_is_nothing_to_know() -> None:

@@ -342,6 +342,9 @@ def test_nvml_lets_go_of_a_gpu_before_it_is_taken_from_its_driver(nodes: Any) ->
             self.open = not self.free
             return ()
 
+        def needs(self) -> dict[str, str]:
+            return {}
+
         @contextmanager
         def released(self) -> Iterator[None]:
             self.open, self.free = False, True
