@@ -165,9 +165,9 @@ class _Reader:
     def _packages(self, online: int) -> tuple[Mapping[int, int], Mapping[int, CPUSet]]:
         """Return each CPU's package, and the packages by id.
 
-        The kernel's sets say which CPUs form a package, because `physical_package_id` repeats in the books of an s390.
-        CPUs of one set that have different ids are in different packages. A package without an id, or with one that
-        another package has, gets the lowest free id.
+        CPUs are in one package if they have the same `physical_package_id`; on an s390, where it repeats in each book,
+        the kernel's sets count too. Without ids the sets alone say which CPUs form a package. A package without an id,
+        or with one that another package has, gets the lowest free id.
         """
         ids = {
             cpu: self._files.number(f"{CPU_ROOT}/cpu{cpu}/topology/physical_package_id")
@@ -182,6 +182,8 @@ class _Reader:
                 known.update(dict.fromkeys(CPUSet.of_mask(package), package))
             return known.get(cpu, 0)
 
+        # Some kernels list single cores or NUMA nodes of a package as packages.
+        books = any(self._files.text(f"{CPU_ROOT}/cpu{cpu}/topology/book_id") for cpu in ids)
         groups: dict[tuple[int, int], int] = {}
         for part in self._partition("package", online, siblings):
             part_ids = {ids[cpu] for cpu in part} - {-1}
@@ -191,7 +193,7 @@ class _Reader:
                 if not known.get(cpu) and ids[cpu] < 0:
                     continue
                 number = default if ids[cpu] < 0 else ids[cpu]
-                key = (part.mask if known.get(cpu) else 0, number)
+                key = (part.mask if known.get(cpu) and (books or number < 0) else 0, number)
                 groups[key] = groups.get(key, 0) | 1 << cpu
         self._check_ids(ids, known)
         packages: dict[int, CPUSet] = {}

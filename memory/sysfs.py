@@ -198,12 +198,14 @@ class _MemoryReader:
         folder = f"{_CPUS}/cpu{cpus.first()}/topology"
         package = next(filter(None, (self._list(f"{folder}/{name}") for name in _PACKAGE)), CPUSet())
         text = self._text(f"{folder}/physical_package_id")
-        if text is None or not _NUMBER.fullmatch(text) or (package and not cpus <= package):
+        others = cpus - package
+        # On an s390 the id repeats in each book.
+        repeats = package and others and self._text(f"{folder}/book_id") is not None
+        if text is None or not _NUMBER.fullmatch(text) or repeats:
             return None
-        # If the kernel does not list the CPUs of a package, the ids of the other CPUs are compared.
-        others = () if package else tuple(cpus)[1:]
+        # Some kernels list no CPUs of a package, or only some of them, so the ids of the others are compared.
         ids = {self._text(f"{_CPUS}/cpu{cpu}/topology/physical_package_id") for cpu in others}
-        return int(text) if ids <= {text, None} else None
+        return int(text) if ids <= ({text} if package else {text, None}) else None
 
     def _cpus_of(self, node: int) -> CPUSet:
         """Return the online CPUs of a node; all of them if the machine does not tell which are online."""

@@ -117,10 +117,13 @@ class TestPackages:
         }
         return {number: str(cpus) for number, cpus in topology.packages.items()}
 
-    def test_an_id_that_repeats_in_another_book_is_another_package(self) -> None:
+    def test_an_id_that_repeats_is_another_package_in_another_book_alone(self) -> None:
         files = {f"{CPU}/online": "0-3"}
         for cpu in range(4):
             files |= cpu_files(cpu, physical_package_id="0", core_siblings_list="0-1" if cpu < 2 else "2-3")
+        assert self.packages(files) == {0: "0-3"}
+        for cpu in range(4):
+            files |= cpu_files(cpu, book_id=str(cpu // 2))
         assert self.packages(files) == {0: "0-1", 1: "2-3"}
 
     def test_cpus_are_grouped_by_package_id_if_the_kernel_reports_no_set(self) -> None:

@@ -304,6 +304,10 @@ class TestPlaces:
         topology = f"{CPU}/cpu0/topology"
         files = {**one_node(), f"{topology}/physical_package_id": "3", f"{topology}/package_cpus_list": "0"}
         assert read(files).nodes[0].socket is None
+        # Some kernels list single cores of a package as packages; on an s390 the id repeats in each book.
+        files |= {f"{CPU}/cpu1/topology/physical_package_id": "3"}
+        assert read(files).nodes[0].socket == 3
+        assert read({**files, f"{topology}/book_id": "0"}).nodes[0].socket is None
         assert read({**files, f"{topology}/package_cpus_list": "0-1"}).nodes[0].socket == 3
         unlisted = without(files, f"{topology}/package_cpus_list")
         assert read(unlisted).nodes[0].socket == 3
