@@ -150,7 +150,9 @@ def _setting(name: str, release: Release, *, value: bool) -> bool:
     default = release.gate(name) if name in GATES else None
     if default is None:
         known = ", ".join(gate for gate in GATES if release.gate(gate) is not None)
-        raise UsageError(f'the feature gate "{name}" is unknown to Kubernetes {release.name}; it has {known}')
+        raise UsageError(
+            f'the feature gate "{name}" is not simulated for Kubernetes {release.name}; leave it out, or set {known}'
+        )
     if value != default and release.locks(name):
         raise UsageError(f"the feature gate {name} is locked to {str(default).lower()} in Kubernetes {release.name}")
     if value and not default and Change.FIXED_ORDER not in release.changes:

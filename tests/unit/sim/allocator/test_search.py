@@ -297,10 +297,10 @@ def test_gates_that_are_off_change_which_devices_can_be_had() -> None:
 @pytest.mark.parametrize(
     ("kubernetes", "text", "message"),
     [
-        ("1.37", "DRAFoo=true", '"DRAFoo" is unknown to Kubernetes 1.37'),
+        ("1.37", "DRAFoo=true", '"DRAFoo" is not simulated for Kubernetes 1.37'),
         ("1.37", "DRADeviceTaints=maybe", "maybe"),
         ("1.37", "DRAPrioritizedList=false", "DRAPrioritizedList is locked to true in Kubernetes 1.37"),
-        ("1.36", "DRADerivedAttributes=true", '"DRADerivedAttributes" is unknown to Kubernetes 1.36'),
+        ("1.36", "DRADerivedAttributes=true", '"DRADerivedAttributes" is not simulated for Kubernetes 1.36'),
         ("1.37", "DRAResourcePoolStatus=true", "its effect is not simulated"),
         ("1.37", "DRAConsumableCapacity=false", "DRAFractionalCapacityRange of Kubernetes 1.37 needs DRAConsumable"),
         ("1.36", "DRAResourceClaimDeviceStatus=false", "DRADeviceBindingConditions of Kubernetes 1.36 needs"),
