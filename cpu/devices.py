@@ -122,12 +122,12 @@ def individual_parts(topology: Topology, options: CPUOptions) -> tuple[CPUSet, .
 
 
 def individual_name(cpu: int, options: CPUOptions) -> str:
-    """Return the name of the device of individual mode that has this CPU as its first."""
+    """Return the name of the device of individual mode that is this CPU, or the core with this number."""
     return f"{'core' if options.threads is Threads.FULL_CORE else 'cpu'}{cpu:03d}"
 
 
 def individual_cpu(device: str) -> int | None:
-    """Return the first CPU of a device of individual mode, or None if the name is not one of that mode."""
+    """Return the CPU or core number of a device of individual mode, or None if the name is not one of that mode."""
     match = _INDIVIDUAL.fullmatch(device)
     return int(match[2]) if match is not None and match[2] == f"{int(match[2]):03d}" else None
 
@@ -146,7 +146,11 @@ def individual_cpus(device: str, topology: Topology) -> CPUSet | None:
     if cpu is None:
         return None
     cpus = CPUSet((cpu,))
-    return topology.whole_cores(cpus) if is_core(device) and cpu in topology.online else cpus
+    if not is_core(device):
+        return cpus
+    # The CPU after which a core is named may be offline.
+    threads = cpus & topology.online or CPUSet(one for one, number in topology.core_numbers.items() if number == cpu)
+    return topology.whole_cores(threads) or cpus
 
 
 def cpu_devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str, CPUSet]) -> tuple[Device, ...]:
@@ -278,9 +282,10 @@ def _individual(topology: Topology, cpus: CPUSet, options: CPUOptions, roots: Ma
         attributes["dra.cpu/isolated"] = cpus <= topology.isolated
     if topology.nohz_full:
         attributes["dra.cpu/nohzFull"] = cpus <= topology.nohz_full
+    number = topology.core_numbers.get(cpu.id, cpu.id) if options.threads is Threads.FULL_CORE else cpu.id
     mapping = NodeAllocatableMapping(device_multiplier=Quantity(len(cpus)))
     return Device(
-        name=individual_name(cpu.id, options),
+        name=individual_name(number, options),
         attributes={**attributes, **_pcie_attribute(cpus, roots)},
         node_allocatable_resources=_node_resources(mapping, options),
     )
@@ -374,10 +379,9 @@ def isolation_description(grant: Grant, remaining: Sequence[str] | None) -> dict
 
 # The health of devices and claims whose CPUs are offline, or not for pods: the cgroup of all pods lacks them.
 #
-#     mode         published           Unhealthy                              a claim that holds such a CPU
-# individual   what pods may use   the device of every CPU that is not,   is impaired too
-# or of a core whose first CPU is not     grouped      by what they may    a group that has no CPU left           is
-# impaired; the device stays healthy
+# - In individual mode the device of such a CPU is unhealthy, and a claim that holds it is impaired. A core of which a
+#   thread is offline goes on with the others.
+# - In grouped mode a group is unhealthy if it has no CPU left. A claim that holds such a CPU is impaired.
 #
 # Such a CPU is not published, because a claim that is allocated it could only fail. A claim that was allocated it
 # before keeps it, and the driver continues to report its health, so that the status of the pod shows it. The capacity
@@ -393,11 +397,12 @@ def device_health(seen: Iterable[str], inventory: Inventory, options: CPUOptions
     topology: Topology = inventory.hardware
     names = set(seen).difference(device.name for device in inventory.devices)
     if options.mode is DeviceMode.INDIVIDUAL:
-        # With full-core a device also vanishes when a reserved thread of its core comes online; its CPUs are healthy.
-        names = {name for name in names if individual_cpu(name) not in topology.for_pods}
         # A claim may be older than this process, so this includes CPUs that this process never published.
         gone = topology.offline | topology.not_for_pods
         names.update(individual_name(cpu, options) for cpu in gone - options.reserved)
+        # With full-core a device also vanishes when a reserved thread of its core comes online; its CPUs are healthy.
+        cpus = {name: individual_cpus(name, topology) or CPUSet() for name in names}
+        names = {name for name in names if not cpus[name] <= topology.for_pods}
     for name in sorted(names):
         yield DeviceHealth(name, Health.UNHEALTHY, _why(name, topology, options))
 

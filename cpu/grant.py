@@ -221,7 +221,7 @@ def individual_share(asked: Asked, node: NodeView) -> Share:
     present, pods = node.topology.present, node.topology.pods
     for wrong, why in (
         (cpu not in present, f"which this machine does not have; it has {present}"),
-        (cpu not in node.topology.online, f"which is not online; {node.topology.online} are"),
+        (cpus - node.topology.online, f"which is not online; {node.topology.online} are"),
         (cpus & node.topology.not_for_pods, f"on which no pod may run: {pods.folder} has CPUs {pods.cpus}"),
         (cpus & node.options.reserved, f"which is reserved by --reserved-cpus {node.options.reserved}"),
         (cpus & asked.own, "which it was allocated twice"),

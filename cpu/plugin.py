@@ -153,6 +153,7 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
         self._tuner: Tuner | None = None
         self._events = events
         self._seen: frozenset[str] = frozenset()
+        self._core_numbers: dict[int, int] = {}
         self._pods: PodsCgroup = UNLIMITED
 
     def attribute_names(self) -> frozenset[str]:
@@ -166,7 +167,7 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
             MachineError: the machine's files are missing, damaged or contradict each other.
             UsageError: the reserved CPUs do not exist, or no CPU is left for claims.
         """
-        topology = read_topology(self._root)
+        topology = read_topology(self._root).with_core_numbers(self._core_numbers)
         # Only the first reading checks the option. If CPUs go offline later, the driver publishes those that remain.
         if not self._seen:
             check_reserved(self.options, topology)

@@ -158,6 +158,7 @@ class Topology(msgspec.Struct, frozen=True, dict=True):
         nohz_full: CPUs whose timer stops while one task runs alone (`nohz_full=`), online or not.
         smt: whether simultaneous multithreading is on.
         cores: the online threads of every physical core.
+        core_numbers: the number in a core's name, for the online threads of cores that are not named after the first.
         packages: the CPUs of every package, by `physical_package_id`, or a free number where that is missing or taken.
         l3: the CPUs of every L3 cache.
         numa: the CPUs of every NUMA node that has any, by node id; node 0 alone on a kernel without NUMA.
@@ -172,6 +173,7 @@ class Topology(msgspec.Struct, frozen=True, dict=True):
     nohz_full: CPUSet = msgspec.field(default_factory=CPUSet)
     smt: bool = False
     cores: tuple[CPUSet, ...] = ()
+    core_numbers: Mapping[int, int] = msgspec.field(default_factory=dict)
     packages: Mapping[int, CPUSet] = msgspec.field(default_factory=dict)
     l3: tuple[CPUSet, ...] = ()
     numa: Mapping[int, CPUSet] = msgspec.field(default_factory=dict)
@@ -211,6 +213,21 @@ class Topology(msgspec.Struct, frozen=True, dict=True):
     def groups(self) -> CPUGroups:
         """Return the topology as bit masks, for the picker."""
         return CPUGroups.of(self.cpus, self.cores)
+
+    def with_core_numbers(self, known: dict[int, int]) -> Topology:
+        """Return the topology with cores that keep their names when threads go offline or come back.
+
+        For an offline CPU the kernel does not report a core, so `known` keeps the number of each CPU's core.
+        """
+        numbers: dict[int, int] = {}
+        for core in self.cores:
+            used = set(numbers.values())
+            before = (known[cpu] for cpu in core if cpu in known)
+            number = next((number for number in before if number not in used), core.first())
+            numbers |= dict.fromkeys(core, number)
+        known |= numbers
+        others = {cpu: number for cpu, number in numbers.items() if number != self.cores[self.cpus[cpu].core].first()}
+        return msgspec.structs.replace(self, core_numbers=others)
 
     def whole_cores(self, cpus: CPUSet) -> CPUSet:
         """Return all threads of the cores that have a thread in `cpus`."""

@@ -13,6 +13,7 @@ from dranode.cpu.plugin import CPUEvent, CPUPlugin, cpu_event_of
 from dranode.driver.claims.plugin import Health
 from dranode.driver.claims.record import Record
 from dranode.driver.machine.udev import Events
+from tests.fakes.cpu import claim, granted, result
 from tests.fakes.lifecycle import HotplugRoot
 
 
@@ -63,6 +64,22 @@ def test_a_core_that_is_withdrawn_for_a_reserved_thread_of_its_core_is_not_said_
     assert unhealthy(driver) == {}
     machine.online = "0,2"
     assert unhealthy(driver)["core001"] == "the CPU is offline"
+
+
+def test_a_core_keeps_its_name_and_its_claim_while_its_first_thread_is_offline() -> None:
+    machine = HotplugRoot("sockets=1,cores=3,threads=2")
+    driver = CPUPlugin(machine, CPUOptions(mode=DeviceMode.INDIVIDUAL, threads=Threads.FULL_CORE))
+    machine.online = "0-5"
+    driver.discover()
+    for online, cpus in (("0-1,3-5", "5"), ("0-5", "2,5"), ("0-4", "2"), ("3-5", "5")):
+        machine.online = online
+        inventory = driver.discover()
+        assert "core002" in [device.name for device in inventory.devices], online
+        assert "core002" not in unhealthy(driver)
+        got = granted(inventory.hardware, claim([result("core002")]), driver.options)
+        assert str(got.cpus) == cpus
+    machine.online = "0-1,3-4"
+    assert unhealthy(driver)["core002"] == "the CPU is offline"
 
 
 def test_a_group_is_unhealthy_only_when_its_last_cpu_is_gone() -> None:
