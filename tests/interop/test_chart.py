@@ -80,7 +80,7 @@ def test_the_charts_values_give_what_the_components_give(helm: Path, tmp_path: P
                 "runtimeConfigDir=/var/snap/microk8s/current/args",
             ),
         ),
-        ("talos", ("cdiDir=/var/cdi/dynamic", "runtimeConfigDir=/etc/cri")),
+        ("talos", ("runtimeConfigDir=/etc/cri",)),
         ("openshift", ("openshift.create=true",)),
         ("podmonitor", ("metrics.podMonitor.create=true",)),
         ("alerts", ("metrics.alerts.create=true",)),
