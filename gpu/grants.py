@@ -38,12 +38,9 @@ class GPUMemory(msgspec.Struct, frozen=True):
     memory: Quantity | None = None
 
 
-# The variable that lists GPUs, and whether it accepts UUIDs (else positions among the container's GPUs).
-_LISTS: Final[Mapping[str, tuple[str, bool]]] = {
-    "nvidia": ("CUDA_VISIBLE_DEVICES", True),
-    "amd": ("ROCR_VISIBLE_DEVICES", True),
-    "intel": ("ZE_AFFINITY_MASK", False),
-}
+# The variable that lists GPUs. Intel's has no UUIDs, and counts the tiles of a GPU as devices or not, as the program
+# wants (ZE_FLAT_DEVICE_HIERARCHY).
+_LISTS: Final[Mapping[str, str]] = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
 
 # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
 _NVIDIA: Final[Mapping[GPUMode, tuple[str, ...]]] = {
@@ -78,13 +75,14 @@ def environment(granted: GPUMemory, peers: Sequence[GPUMemory], settings: Settin
 
 
 def _list(vendor: str, peers: Sequence[GPUMemory]) -> tuple[str, ...]:
-    if vendor not in _LISTS:
-        return ()
-    name, takes_uuids = _LISTS[vendor]
     gpus = [peer.gpu for peer in peers if peer.gpu.vendor == vendor]
+    # To ROCm, a divided GPU is as many devices as it has parts.
+    divided = any(gpu.partition is None and not (gpu.partition_mode or "SPX").startswith("SPX") for gpu in gpus)
+    if vendor not in _LISTS or divided:
+        return ()
     uuids = [gpu.uuid for gpu in gpus if gpu.uuid is not None]
-    values = uuids if takes_uuids and len(uuids) == len(gpus) else [str(position) for position in range(len(gpus))]
-    return (f"{name}={','.join(values)}",)
+    values = uuids if len(uuids) == len(gpus) else [str(position) for position in range(len(gpus))]
+    return (f"{_LISTS[vendor]}={','.join(values)}",)
 
 
 def _pinned_memory(peers: Sequence[GPUMemory]) -> tuple[str, ...]:

@@ -105,12 +105,19 @@ def test_visibility_vendor_lists_the_gpus_of_the_request_on_each_of_its_grants()
     [
         (mi300x(gpus=1, parts=1), "gpu-0000-0c-00-0", "ROCR_VISIBLE_DEVICES=GPU-53b1c8f2d4e60700"),
         (mi300x(gpus=1), "gpu-0000-0c-00-0-p1", "ROCR_VISIBLE_DEVICES=0"),
-        (flex(vfs=0), "gpu-0000-4d-00-0", "ZE_AFFINITY_MASK=0"),
     ],
 )
-def test_each_vendor_has_its_list(machine: Machine, device: str, entry: str) -> None:
+def test_amd_has_its_list(machine: Machine, device: str, entry: str) -> None:
     (one,) = give(machine, result(device), configs=(config(visibility="vendor"),)).grants
     assert entry in env(one)
+
+
+@pytest.mark.parametrize(
+    ("machine", "device"), [(mi300x(gpus=1), "gpu-0000-0c-00-0"), (flex(vfs=0), "gpu-0000-4d-00-0")]
+)
+def test_a_gpu_that_may_be_several_devices_to_programs_is_in_no_list(machine: Machine, device: str) -> None:
+    (one,) = give(machine, result(device), configs=(config(visibility="vendor"),)).grants
+    assert not [entry for entry in env(one) if not entry.startswith("DRA_")]
 
 
 def test_a_list_for_gpus_of_two_requests_is_refused() -> None:
