@@ -4,7 +4,8 @@ A cycle takes the first workload of every ClusterQueue (highest priority, then o
 same usage. Then it acts on them in this order: first those that wait for their own preemption, then those that borrow
 least, then by priority, then by age. A workload that fits is charged and placed. One that needs preemption evicts its
 targets, which return to their queues, and tries again in the next cycle. One that has to wait is parked until a
-workload in its cohort tree leaves, unless it has flavors left to try.
+workload in its cohort tree leaves, unless it has flavors left to try. In a StrictFIFO queue it stays the first and is
+tried in every cycle.
 
 A workload whose pods cannot be placed returns its quota and continues with the next flavor, as with Kueue's
 `waitForPodsReady`.
@@ -23,7 +24,7 @@ from dranode.sim.queues.assign import Assignment, FlavorMode, Moment, Oracle, Se
 from dranode.sim.queues.preemption import Preemptor
 from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.setup import Setup
-from dranode.sim.queues.values import Admitted, Queues, Workload
+from dranode.sim.queues.values import Admitted, PreemptionPolicy, Queues, Workload
 
 Targets = Callable[[Assignment], tuple[Admitted, ...]]
 
@@ -187,7 +188,9 @@ def _cycle(situation: Situation, heads: tuple[Workload, ...], nodes: Nodes) -> t
         before = len(cycle.leaving)
         cycle, outcome = _process(cycle, workload, decision, nodes)
         admitted = any(item.workload.key == workload.key for item in cycle.situation.admitted)
-        steps.append(Step(situation.cycle, workload, outcome, decision, admitted, cycle.leaving[before:]))
+        # A parked workload of a StrictFIFO queue is reported again only if something has changed.
+        if decision.useful or workload not in situation.parked:
+            steps.append(Step(situation.cycle, workload, outcome, decision, admitted, cycle.leaving[before:]))
     for item in cycle.leaving:
         nodes.release(item)
         if item.workload.inadmissible:
@@ -201,11 +204,11 @@ def _heads(situation: Situation) -> tuple[Workload, ...]:
     In a StrictFIFO queue, no workload may overtake a parked one.
     """
     queues = situation.queues.cluster_queues
-    blocked = {item.queue for item in situation.parked if queues[item.queue].strict_fifo and not item.inadmissible}
+    strict = (item for item in situation.parked if queues[item.queue].strict_fifo and not item.inadmissible)
+    waiting = sorted((*situation.active, *strict), key=lambda item: (item.key not in situation.preempting, _rank(item)))
     heads: dict[str, Workload] = {}
-    for workload in sorted(situation.active, key=lambda item: (item.key not in situation.preempting, _rank(item))):
-        if workload.queue not in blocked:
-            heads.setdefault(workload.queue, workload)
+    for workload in waiting:
+        heads.setdefault(workload.queue, workload)
     return tuple(heads.values())
 
 
@@ -237,7 +240,7 @@ class _Cycle:
     """A cycle in progress.
 
     Attributes:
-        usage: the usage, including quota reserved in this cycle for workloads that wait for their preemption.
+        usage: the usage, including quota reserved in this cycle for workloads that need preemption.
         leaving: the workloads that this cycle preempts.
     """
 
@@ -252,8 +255,10 @@ def _process(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: 
     situation = replace(situation, states={**situation.states, workload.key: decision.state})
     cycle = replace(cycle, situation=situation)
     if not decision.useful:
-        nothing = "no flavor fits" if assignment.mode is FlavorMode.NO_FIT else "no workload may be preempted"
-        return replace(cycle, situation=_park(situation, workload, decision.state)), f"waits: {nothing}"
+        cycle = replace(cycle, situation=_park(situation, workload, decision.state))
+        if assignment.mode is FlavorMode.NO_FIT:
+            return cycle, "waits: no flavor fits"
+        return _reserve(cycle, workload, assignment), "waits: no workload may be preempted"
     gone = {item.workload.key for item in cycle.leaving}
     if gone & {item.workload.key for item in decision.targets}:
         return cycle, "tries again: another workload preempts the same workloads"
@@ -262,6 +267,20 @@ def _process(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: 
     if decision.targets:
         return _preempt(cycle, workload, decision)
     return _admit(cycle, workload, decision, nodes)
+
+
+def _reserve(cycle: _Cycle, workload: Workload, assignment: Assignment) -> _Cycle:
+    """Keep quota for a workload without targets in this cycle, unless its queue could take it back from any other."""
+    queue = cycle.situation.queues.cluster_queues[workload.queue]
+    if queue.preemption.reclaim_within_cohort is PreemptionPolicy.ANY:
+        return cycle
+    node = cycle.usage.nodes[workload.queue]
+    amounts = dict(assignment.usage)
+    for of, amount in assignment.usage.items():
+        limit = queue.quotas[of].borrowing_limit if assignment.borrowing else 0
+        if limit is not None:
+            amounts[of] = max(0, min(amount, queue.quotas[of].nominal + limit - cycle.usage.at(node, of)))
+    return replace(cycle, usage=cycle.usage.charge(workload.queue, amounts))
 
 
 def _preempt(cycle: _Cycle, workload: Workload, decision: QueueDecision) -> tuple[_Cycle, str]:
@@ -284,6 +303,7 @@ def _admit(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: No
         usage=situation.usage.charge(workload.queue, admitted.usage),
         admitted=(*situation.admitted, admitted),
         active=_others(situation.active, workload),
+        parked=_others(situation.parked, workload),
         states={key: state for key, state in situation.states.items() if key != workload.key},
         preempting=situation.preempting - {workload.key},
     )
@@ -311,7 +331,7 @@ def _park(situation: Situation, workload: Workload, state: SearchState) -> Situa
     return replace(
         situation,
         active=_others(situation.active, workload),
-        parked=(*situation.parked, workload),
+        parked=(*_others(situation.parked, workload), workload),
     )
 
 

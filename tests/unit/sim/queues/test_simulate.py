@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from dranode.driver.machine.yaml_files import load_documents
@@ -71,6 +72,30 @@ def test_a_workload_that_does_not_fit_lets_others_pass_unless_the_queue_is_stric
     strict = _run(_queue(queueingStrategy="StrictFIFO"), *documents)
     assert _holders(strict) == {}
     assert [row["workload"] for row in strict.attempts] == ["big", "big"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reclaims", "limit", "borrower"),
+    [
+        ("StrictFIFO", "Never", None, False),
+        ("StrictFIFO", "Never", 0, False),
+        ("StrictFIFO", "Any", None, True),
+        ("BestEffortFIFO", "Never", None, True),
+    ],
+)
+def test_the_first_of_a_strict_queue_keeps_quota_from_others_that_its_queue_could_not_take_back(
+    strategy: str, reclaims: str, limit: int | None, *, borrower: bool
+) -> None:
+    spec: dict[str, Any] = {"queueingStrategy": strategy, "preemption": {"reclaimWithinCohort": reclaims}}
+    run = _run(
+        cluster_queue("q", group(["cpu"], one=[{"nominalQuota": 2, "borrowingLimit": limit}]), cohort="c", **spec),
+        cluster_queue("other", group(["cpu"], one=[0]), cohort="c"),
+        local_queue("other", "other"),
+        admitted("first", "q", {"cpu": "one"}, {"cpu": 1}),
+        workload("next", "door", pod_set(cpu=2), created=1),
+        workload("borrower", "other", pod_set(cpu=1), created=2),
+    )
+    assert ("borrower" in _holders(run)) is borrower
 
 
 def test_a_workload_takes_back_what_another_queue_borrowed() -> None:
