@@ -14,7 +14,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Self
 
 import msgspec
@@ -25,7 +25,7 @@ from jeepney.low_level import Parser
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
-from dranode.cpu.isolation.setting_files import HOST_UNITS, every_cpu, has_unified_cgroups, why_kept
+from dranode.cpu.isolation.setting_files import every_cpu, has_unified_cgroups, host_units, why_kept
 from dranode.cpu.isolation.settings import (
     UNITS,
     Kind,
@@ -209,14 +209,13 @@ class Systemd:
             self._silences = self._silences if self._silent else 0
             self._silent = False
 
-    def settings(self) -> tuple[Setting, ...]:
-        """Return the CPUs that each unit of the host may use; empty if systemd does not answer."""
+    def settings(self, units: Iterable[str]) -> tuple[Setting, ...]:
+        """Return the CPUs that each unit may use; empty if systemd does not answer."""
         try:
             with self._connected() as bus:
-                units = tuple(Setting(f"{UNITS}{unit}", Kind.UNIT, _allowed(bus, unit)) for unit in HOST_UNITS)
+                return tuple(Setting(f"{UNITS}{unit}", Kind.UNIT, _allowed(bus, unit)) for unit in units)
         except OSError:
             return ()
-        return units
 
     def reread(self, setting: Setting) -> CPUSet | None:
         """Return the CPUs that a unit may use now; None if systemd does not answer."""
@@ -443,7 +442,7 @@ class Peers(msgspec.Struct):
             self.by_systemd = False
             return ()
         self.systemd.begin()
-        units = tuple(map(self._unit, self.systemd.settings()))
+        units = tuple(map(self._unit, self.systemd.settings(host_units(self.root))))
         self.by_systemd = bool(units)
         return units
 

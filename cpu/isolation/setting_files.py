@@ -18,8 +18,10 @@ _IRQ: Final = "proc/irq"
 _WORKQUEUE: Final = "sys/devices/virtual/workqueue/cpumask"
 _NET: Final = "sys/class/net"
 _CGROUP: Final = "sys/fs/cgroup"
-HOST_UNITS: Final = ("system.slice", "user.slice", "init.scope")
-"""The slices of systemd for everything but pods (systemd.special(7))."""
+# The slices of systemd for everything but pods (systemd.special(7)).
+_HOST_UNITS: Final = ("system.slice", "user.slice", "init.scope")
+# Bottlerocket and Amazon Linux have kubelet and the container runtime in this one.
+_RUNTIME_SLICE: Final = "runtime.slice"
 BUS: Final = "run/dbus/system_bus_socket"
 """The socket of a machine's D-Bus, over which systemd is asked."""
 _NODES: Final = "sys/devices/system/node"
@@ -82,6 +84,11 @@ def has_unified_cgroups(root: Root) -> bool:
     return root.exists(f"{_CGROUP}/cgroup.controllers")
 
 
+def host_units(root: Root) -> tuple[str, ...]:
+    """Return the units of systemd in which the host's services are."""
+    return (*_HOST_UNITS, _RUNTIME_SLICE) if root.exists(f"{_CGROUP}/{_RUNTIME_SLICE}") else _HOST_UNITS
+
+
 def why_kept(root: Root, unit: str) -> str:
     """Return why a unit of the host must keep its CPUs; empty if they may be taken away."""
     return _kept(root, f"{_CGROUP}/{unit}")
@@ -120,7 +127,13 @@ def _unmovable_units(root: Root, *, by_systemd: bool) -> Iterator[str]:
     if not has_unified_cgroups(root):
         yield f"the host's services stay, because /{_CGROUP} is not cgroup v2"
         return
-    for name in HOST_UNITS:
+    units = host_units(root)
+    for name in names(root, _CGROUP):
+        folder = f"{_CGROUP}/{name}"
+        populated = "populated 1" in (read_attribute(root, f"{folder}/cgroup.events") or "").splitlines()
+        if populated and name not in units and "kubepods" not in name and not _kept(root, folder):
+            yield f"{name} stays, because only {', '.join(units)} are moved: give it CPUs (AllowedCPUs=) yourself"
+    for name in units:
         folder = f"{_CGROUP}/{name}"
         if not root.exists(folder):
             continue
@@ -201,7 +214,7 @@ def _unlisted_queues(root: Root) -> Iterator[str]:
 
 
 def _slices(root: Root) -> Iterator[Setting]:
-    for name in HOST_UNITS:
+    for name in host_units(root):
         setting = reread(root, Setting(f"{_CGROUP}/{name}/cpuset.cpus", Kind.SLICE, CPUSet()))
         if setting is not None:
             yield replace(setting, kept=bool(_kept(root, f"{_CGROUP}/{name}")))
