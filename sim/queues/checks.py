@@ -1,12 +1,12 @@
 """Validates the configuration of queues; an error is one sentence with the path in the object.
 
-The rules are those of Kueue's webhooks, and rules about several objects: undefined names, cycles of cohorts, and usage
-beyond the quotas.
+The rules are those of Kueue's webhooks, and rules about several objects: undefined names and cycles of cohorts. Usage
+beyond the quotas is noted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from dranode.api.errors import DocumentError
@@ -183,12 +183,8 @@ def _check_requests(pod_set: PodSetSpec, path: str) -> None:
                 raise DocumentError(f"{quantity} is below 0", f"{place}.{name}")
 
 
-def check_use(usage: Usage, queue: str, groups: tuple[ResourceGroupSpec, ...]) -> None:
-    """Check that admitted workloads do not use more than the quotas.
-
-    Raises:
-        DocumentError: they do; the message has the used and the missing amount.
-    """
+def overused(usage: Usage, queue: str, groups: tuple[ResourceGroupSpec, ...]) -> Iterator[str]:
+    """Yield a sentence for each quota that admitted workloads exceed, as after a quota was lowered."""
     for number, group in enumerate(groups):
         for index, flavor in enumerate(group.flavors):
             for position, quota in enumerate(flavor.resources):
@@ -196,9 +192,9 @@ def check_use(usage: Usage, queue: str, groups: tuple[ResourceGroupSpec, ...]) -
                 debt = -usage.balance(queue, of)
                 if debt > 0:
                     used = amount_text(of.resource, usage.at(usage.nodes[queue], of))
-                    missing = amount_text(of.resource, debt)
-                    raise DocumentError(
-                        f"admitted workloads use {used} of {of} in this queue, {missing} above what the quotas allow "
-                        f"in total (nominalQuota {quota.nominal_quota}); raise a quota or release some",
-                        f"spec.resourceGroups[{number}].flavors[{index}].resources[{position}].nominalQuota",
+                    excess = amount_text(of.resource, debt)
+                    yield (
+                        f"spec.resourceGroups[{number}].flavors[{index}].resources[{position}].nominalQuota: admitted "
+                        f"workloads use {used} of {of} in this queue, {excess} above what the quotas allow in total "
+                        f"(nominalQuota {quota.nominal_quota}); no more is admitted before some of them leave"
                     )

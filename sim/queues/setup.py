@@ -15,7 +15,7 @@ from dranode.api.resource import APIDocument, DeviceClass, ResourceClaimTemplate
 from dranode.api.unknown_fields import unknown_fields
 from dranode.sim.cluster.manifests import decoded
 from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
-from dranode.sim.queues.checks import check_ancestors, check_groups, check_policies, check_use
+from dranode.sim.queues.checks import check_ancestors, check_groups, check_policies, overused
 from dranode.sim.queues.counts import Devices
 from dranode.sim.queues.documents import (
     API_GROUP,
@@ -65,7 +65,7 @@ class Setup:
         admitted: workloads that hold quota.
         usage: the quota that they use.
         documents: the document of each workload, by key.
-        notes: one sentence for each part of the documents that is not simulated.
+        notes: one sentence for each part of the documents that is not simulated, and for each exceeded quota.
     """
 
     queues: Queues
@@ -117,10 +117,13 @@ def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] |
         holder = item.apply(admitted_of, item.value, item.value.status.admission, workload, queues)
         admitted.append(holder)
         usage = usage.charge(workload.queue, holder.usage)
-    for queue in of_kind(values, ClusterQueueDocument):
-        queue.apply(check_use, usage, queue.name, queue.value.spec.resource_groups)
+    notes = tuple(
+        f"{queue.source.place}: {sentence}"
+        for queue in of_kind(values, ClusterQueueDocument)
+        for sentence in overused(usage, queue.name, queue.value.spec.resource_groups)
+    )
     by_key = {item.key: item.value for item in documents}
-    return Setup(queues, tuple(pending), tuple(admitted), usage, by_key, not_simulated(sources))
+    return Setup(queues, tuple(pending), tuple(admitted), usage, by_key, (*not_simulated(sources), *notes))
 
 
 def _with_class(item: SourceValue[WorkloadDocument], around: WorkloadContext) -> SourceValue[WorkloadDocument]:

@@ -204,21 +204,6 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
         "status.admission.podSetAssignments[0].resourceUsage.cpu",
         "-3 is below 0",
     ),
-    "a quota below its use": (
-        [admitted("w", "q", {"cpu": "f"}, {"cpu": "4500m"})],
-        f"{QUOTA}.nominalQuota",
-        'admitted workloads use 4500m of cpu in flavor "f" in this queue, 500m above what the quotas allow in total',
-    ),
-    "a cohort's quota below the use of its queues": (
-        [
-            cluster_queue("x", group(["cpu"], f=[1]), cohort="c"),
-            cluster_queue("y", group(["cpu"], f=[1]), cohort="c"),
-            admitted("w", "x", {"cpu": "f"}, {"cpu": 2}),
-            admitted("v", "y", {"cpu": "f"}, {"cpu": 1}),
-        ],
-        f"{QUOTA}.nominalQuota",
-        "1 above what the quotas allow in total",
-    ),
     "quota by counters": (
         [_mapping({"name": "m", "deviceClassNames": ["d"], "sources": [{"counter": {}}]})],
         "resources.deviceClassMappings[0].sources",
@@ -252,6 +237,14 @@ def test_it_is_refused_with_file_object_and_path(documents: list[dict[str, Any]]
     assert f": {path}: " in sentence
     assert says in sentence
     assert "\n" not in sentence
+
+
+def test_use_above_a_quota_that_was_lowered_is_noted_for_each_queue_that_it_keeps_from_more() -> None:
+    queues = [cluster_queue(name, group(["cpu"], f=[1]), cohort="c") for name in ("x", "y")]
+    held = [admitted("w", "x", {"cpu": "f"}, {"cpu": "1500m"}), admitted("v", "y", {"cpu": "f"}, {"cpu": 1})]
+    notes = load(sources([*BASE, *queues, *held])).notes
+    assert len(notes) == 2
+    assert all(f"{QUOTA}.nominalQuota: " in note and "500m above what the quotas allow" in note for note in notes)
 
 
 def test_an_object_that_is_there_twice_is_refused_with_both_places() -> None:
