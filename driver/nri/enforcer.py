@@ -24,7 +24,7 @@ from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.inquiry import ClaimSource, Inquiry, Sightings
-from dranode.driver.nri.unsolicited import ALONE, Enforced, EnforcementStatus, Instance, Unsolicited
+from dranode.driver.nri.unsolicited import ALONE, EnforcementStatus, Instance, RuntimeState, Unsolicited
 from dranode.driver.nri.verifier import StartGate, Verifier, limits_in_time
 from dranode.driver.pinning import enforcement
 from dranode.driver.pinning.container_index import (
@@ -79,29 +79,29 @@ class Enforcer:
         self.node, self.root, self.clock, self.notify = node, root, clock, notify
         self.own_pod, self.instance = own_pod, instance
         self.starts: Starts = lambda _claims: None
-        self._enforced = Enforced(clock)
+        self._state = RuntimeState(clock)
         self._sightings = Sightings(root)
         self._inquiry = Inquiry(node, self._sightings)
         self._verifier = Verifier(root, notify)
         self._gate = StartGate(root, clock)
-        self.unsolicited = Unsolicited(self._enforced, self._inquiry, instance, self._catch_up)
+        self.unsolicited = Unsolicited(self._state, self._inquiry, instance, self._catch_up)
 
     # --- Requests and reports of the runtime ---
 
     def configured(self, runtime: RuntimePeer) -> None:
         """Record which runtime has configured the plug-in."""
-        status = self._enforced.status
-        self._enforced.status = replace(status, runtime=runtime, connections=status.connections + 1)
+        status = self._state.status
+        self._state.status = replace(status, runtime=runtime, connections=status.connections + 1)
 
     def disconnected(self) -> None:
         """Record that the connection has ended. The known containers are kept until the next Synchronize."""
         self.instance.disconnected()
-        self._enforced.status = replace(self._enforced.status, runtime=None)
+        self._state.status = replace(self._state.status, runtime=None)
 
     def synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
         """Answer Synchronize: these containers exist and no others; returns the updates that they need."""
         # The list has the CPUs of each container, so the earlier updates of the other instance do not matter.
-        self._enforced.elsewhere = False
+        self._state.elsewhere = False
         # The runtime synchronizes each instance separately, so the instances do not take turns here.
         with self._answering(allowed=self.instance.speaks):
             updates = self._updates_to_send(self._synchronize(listed))
@@ -121,7 +121,7 @@ class Enforcer:
             except DranodeError as error:
                 # An instance that does not answer must not report either, because the other one does: people would see
                 # every Event twice.
-                if not self._enforced.silent:
+                if not self._state.silent:
                     raise
                 log.debug("the other instance has to refuse this: %s", error)
                 return Resources(), ()
@@ -130,74 +130,74 @@ class Enforcer:
     def update(self, container: Container, requested: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
         """Answer UpdateContainer, which asks for other CPUs, memory nodes or quota (in microseconds, 0 for none)."""
         with self._answering(allowed=self.instance.adjusts(f"update {container.id}")):
-            containers = self._enforced.mended()
+            containers = self._state.mended()
             if containers.get(container.id) is None:
                 self._add_unreported(container)
             # The runtime applies the container's own update last, perhaps only after its next call. So the next call
-            # does not prove that this update was applied (`Enforced.called`).
-            self._enforced.resized = container.id
+            # does not prove that this update was applied (`RuntimeState.called`).
+            self._state.resized = container.id
             allowed = enforcement.update(containers, self.node.snapshot(), container, requested, quota)
-            return self._updates_to_send(self._enforced.carry_out(allowed))
+            return self._updates_to_send(self._state.note(allowed))
 
     def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
         """Answer StopContainer: the updates of others after a container has stopped."""
         with self._answering(allowed=self.instance.adjusts(f"stop {container.id}")):
-            allowed = enforcement.stop(self._enforced.mended(), self.node.snapshot(), container)
-            return self._updates_to_send(self._enforced.carry_out(allowed))
+            allowed = enforcement.stop(self._state.mended(), self.node.snapshot(), container)
+            return self._updates_to_send(self._state.note(allowed))
 
     def _add_unreported(self, container: Container) -> None:
         """Add a container that was never reported, because it was created while only the other instance was asked."""
         snapshot, evidence = self.node.snapshot(), Evidence()
-        while isinstance(decision := enforcement.meet(snapshot, container, evidence), Ask):
-            snapshot, evidence = self._inquiry.answer(decision, snapshot, evidence, self._enforced.containers)
-        self._enforced.carry_out(decision)
+        while isinstance(decision := enforcement.add_existing(snapshot, container, evidence), Ask):
+            snapshot, evidence = self._inquiry.answer(decision, snapshot, evidence, self._state.containers)
+        self._state.note(decision)
 
     def _synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
-        known_drifts = self._enforced.drifts
+        known_drifts = self._state.drifts
         drifts = (*self.unsolicited.reconnecting, *known_drifts)
         # A container that is not started has a cgroup whose limits may not be set yet.
         running = ((container, effective_of(container)) for container in listed if container.started)
         effective = limits_in_time(Cgroups(self.root), running, self.clock)
         snapshot, evidence = self.node.snapshot(), Evidence()
         while isinstance(allowed := enforcement.synchronize(snapshot, listed, evidence, drifts, effective), Ask):
-            snapshot, evidence = self._inquiry.answer(allowed, snapshot, evidence, self._enforced.containers)
+            snapshot, evidence = self._inquiry.answer(allowed, snapshot, evidence, self._state.containers)
         self.unsolicited.synchronized()
         # Unless the verifier has found others meanwhile, the answer to Synchronize corrects these.
-        if self._enforced.drifts is known_drifts:
-            self._enforced.drifts = ()
+        if self._state.drifts is known_drifts:
+            self._state.drifts = ()
         # In one assignment, because other threads may read at this moment which claims are in use.
-        self._enforced.containers = Containers(allowed.change.put)
-        self._sightings.keep(pinned.container.id for pinned in self._enforced.containers)
+        self._state.containers = Containers(allowed.change.put)
+        self._sightings.keep(pinned.container.id for pinned in self._state.containers)
         self._sightings.require(self._users(*allowed.change.put))
         # The driver's own container is left out: it always starts before the driver can answer the runtime.
         unpinned = tuple(container for container in allowed.unpinned if not self._is_own(container))
-        if self._enforced.silent:
+        if self._state.silent:
             unpinned = ()
-        if not self._enforced.silent:
-            self._verifier.met(allowed.drifts, self._enforced.containers, self.node.snapshot())
+        else:
+            self._verifier.note_drifts(allowed.drifts, self._state.containers, self.node.snapshot())
         if unpinned:
-            status = self._enforced.status
-            self._enforced.status = replace(status, unpinned=status.unpinned + len(unpinned))
+            status = self._state.status
+            self._state.status = replace(status, unpinned=status.unpinned + len(unpinned))
             pods = dict.fromkeys(str(container.pod) for container in unpinned[:_NAMED])
             log.warning("pod=%s: %s", ",".join(pods), _unpinned(unpinned))
-        updates = self._enforced.carry_out(allowed)
+        updates = self._state.note(allowed)
         for container in unpinned:
-            claims = claims_of(container, self._enforced.containers, self.node.snapshot())
+            claims = claims_of(container, self._state.containers, self.node.snapshot())
             if claims:
                 self.notify(Unpinned(container.pod, claims, _unpinned((container,))))
         return updates
 
     def _create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
-        containers = self._enforced.mended()
+        containers = self._state.mended()
         if self._gate.drifts:
             # These containers were found on wrong CPUs. They get theirs again, even if an update was sent since.
-            containers.carry_out(drifted(containers, self._gate.drifts))
+            containers.apply(drifted(containers, self._gate.drifts))
         snapshot, evidence = self.node.snapshot(), Evidence()
         while isinstance(decision := enforcement.create(containers, snapshot, container, evidence), Ask):
             snapshot, evidence = self._inquiry.answer(decision, snapshot, evidence, containers, running=False)
         if isinstance(decision, CreationRefused):
             raise self._refused(decision.reason)
-        updates = self._enforced.carry_out(decision)
+        updates = self._state.note(decision)
         created = containers.get(container.id)
         # The new container must not start before the others have left its CPUs.
         if created is not None and created.claims:
@@ -210,14 +210,14 @@ class Enforcer:
         Raises:
             RefusedError: it would share CPUs of a claim with another container; kubelet shows the text.
         """
-        self._enforced.called()
-        containers = self._enforced.containers
+        self._state.called()
+        containers = self._state.containers
         pinned = containers.get(container.id)
         # During a rolling update, the instance that answers also decides about starts.
         if pinned is not None and self.instance.speaks:
             overlapping = self._gate.in_the_way(containers, self.node.snapshot(), pinned)
             if overlapping:
-                containers.carry_out(drifted(containers, self._gate.drifts))
+                containers.apply(drifted(containers, self._gate.drifts))
                 raise self._refused(start_refusal(container, overlapping))
         if pinned is not None and pinned.claims:
             self._sightings.check((container,))
@@ -225,9 +225,9 @@ class Enforcer:
 
     def started(self, container: Container) -> bool:
         """Record that a container runs; return whether its CPUs may differ from those it was given."""
-        self._enforced.called()
-        containers = self._enforced.containers
-        containers.carry_out(enforcement.start(containers, self.node.snapshot(), container))
+        self._state.called()
+        containers = self._state.containers
+        containers.apply(enforcement.start(containers, self.node.snapshot(), container))
         pinned = containers.get(container.id)
         if pinned is not None:
             self._sightings.require(self._users(pinned))
@@ -237,14 +237,14 @@ class Enforcer:
 
     def removed(self, container: Container) -> None:
         """Record that a container was removed."""
-        self._enforced.called()
+        self._state.called()
         self._sightings.forget(container.id)
-        self._enforced.containers.carry_out(enforcement.remove(self._enforced.containers, container))
+        self._state.containers.apply(enforcement.remove(self._state.containers, container))
 
     def pod_gone(self, pod: PodSandbox) -> None:
         """Record that a pod sandbox was removed."""
-        self._enforced.called()
-        self._enforced.containers.carry_out(enforcement.remove_pod(self._enforced.containers, pod))
+        self._state.called()
+        self._state.containers.apply(enforcement.remove_pod(self._state.containers, pod))
 
     # --- Called by other threads ---
 
@@ -255,15 +255,15 @@ class Enforcer:
             All drifts, including those that repairs could not correct.
         """
         # The corrections go into the next answer, or into an unsolicited update if the runtime accepts these.
-        drifts = self._verifier.check(lambda: self._enforced.containers, self.node.snapshot(), self._enforced.moving())
-        self._enforced.drifts = self._verifier.worth
+        drifts = self._verifier.check(lambda: self._state.containers, self.node.snapshot(), self._state.moving())
+        self._state.drifts = self._verifier.worth
         return drifts
 
     def status(self) -> EnforcementStatus:
         """Return the state of enforcement, for metrics and probes."""
         return replace(
-            self._enforced.status,
-            containers=len(self._enforced.containers),
+            self._state.status,
+            containers=len(self._state.containers),
             waiting=self.unsolicited.waiting,
             lag=self.unsolicited.lag,
             drifts=self._verifier.drifts,
@@ -271,65 +271,65 @@ class Enforcer:
 
     def running(self) -> tuple[Pinned, ...]:
         """Return the running containers with claims, as far as the runtime has reported them."""
-        return tuple(pinned for pinned in self._enforced.containers if pinned.claims and pinned.container.started)
+        return tuple(pinned for pinned in self._state.containers if pinned.claims and pinned.container.started)
 
     def is_certain(self) -> bool:
         """Return whether it is certain for every container which claims it has."""
-        return self._enforced.containers.certain
+        return self._state.containers.certain
 
     def claims_in_use(self) -> frozenset[str]:
         """Return the UIDs of the claims that containers have, as far as the runtime has reported them."""
-        return self._enforced.containers.claims
+        return self._state.containers.claims
 
     # --- Steps of the methods above ---
 
     def _refused(self, reason: str) -> RefusedError:
-        status = self._enforced.status
-        self._enforced.status = replace(status, refused=status.refused + (not self._enforced.silent))
+        status = self._state.status
+        self._state.status = replace(status, refused=status.refused + (not self._state.silent))
         return RefusedError(reason)
 
     @contextlib.contextmanager
     def _answering(self, *, allowed: bool) -> Iterator[None]:
         """Decide in the `with` block; if this instance is not `allowed` to answer, the other one counts and reports."""
-        self._enforced.called()
-        self._enforced.silent = not allowed
+        self._state.called()
+        self._state.silent = not allowed
         try:
             if not allowed:
-                self._enforced.elsewhere = True
+                self._state.elsewhere = True
             elif not self.instance.active:
                 # The active instance may have prepared claims since this one last read the ledger.
                 self._inquiry.read_again()
             self._catch_up()
             yield
         finally:
-            self._enforced.silent = False
+            self._state.silent = False
 
     def _catch_up(self) -> None:
         """Read from the kernel which CPUs containers have, if the other instance may have moved some."""
         snapshot = self.node.snapshot()
         # While records cannot be read, containers are not moved, so their CPUs do not matter yet.
-        if self._enforced.silent or not self._enforced.elsewhere or snapshot.unread is not None:
+        if self._state.silent or not self._state.elsewhere or snapshot.unread is not None:
             return
-        self._enforced.elsewhere = False
-        containers = self._enforced.containers
+        self._state.elsewhere = False
+        containers = self._state.containers
         limits = limits_in_time(Cgroups(self.root), to_compare(containers, snapshot), self.clock)
-        containers.carry_out(overruled(containers, snapshot, limits))
+        containers.apply(overruled(containers, snapshot, limits))
 
     def _updates_to_send(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
         """Return the updates for the answer: all of them, or none while this instance is silent."""
-        if self._enforced.silent:
-            self._enforced.take_back(update.container_id for update in updates)
+        if self._state.silent:
+            self._state.take_back(update.container_id for update in updates)
             return ()
         return updates
 
     def _resources_to_send(self, container: Container, resources: Resources) -> Resources:
         """Return the resources for the answer about a new container: these, or none while this instance is silent."""
-        if not self._enforced.silent:
+        if not self._state.silent:
             return resources
-        pinned = self._enforced.containers.get(container.id)
+        pinned = self._state.containers.get(container.id)
         if pinned is not None and not pinned.claims:
             # The other instance may not know a claim that this one has prepared, and give its CPUs to this container.
-            self._enforced.take_back((container.id,))
+            self._state.take_back((container.id,))
         return Resources()
 
     def _users(self, *known: Pinned) -> Iterator[Container]:

@@ -24,7 +24,7 @@ from dranode.driver.pinning.container_index import (
     changes,
     drifted,
     effective_of,
-    settled,
+    updates_for,
 )
 from dranode.driver.pinning.containers import ContainerUpdate
 from dranode.driver.pinning.enforcement import Allowed
@@ -67,7 +67,7 @@ class EnforcementStatus(msgspec.Struct, frozen=True):
 _SETTLING: Final = 10.0
 
 
-class Enforced(msgspec.Struct):
+class RuntimeState(msgspec.Struct):
     """The containers of one runtime, and what they were sent. The thread that owns the connection changes them.
 
     Attributes:
@@ -96,14 +96,14 @@ class Enforced(msgspec.Struct):
         """Return the containers, after noting the drifts that were found in the kernel since the last decision."""
         drifts, self.drifts = self.drifts, ()
         if drifts:
-            self.containers.carry_out(drifted(self.containers, drifts))
+            self.containers.apply(drifted(self.containers, drifts))
         return self.containers
 
-    def carry_out(self, allowed: Allowed) -> tuple[ContainerUpdate, ...]:
+    def note(self, allowed: Allowed) -> tuple[ContainerUpdate, ...]:
         """Note a decision, and return the updates to send."""
         for warning in allowed.warnings:
             log.warning("%s", warning)
-        self.containers.carry_out(allowed.change)
+        self.containers.apply(allowed.change)
         if allowed.updates and not self.silent:
             self.status = replace(self.status, updates=self.status.updates + len(allowed.updates))
         if allowed.updates:
@@ -114,7 +114,7 @@ class Enforced(msgspec.Struct):
     def take_back(self, ids: Iterable[str]) -> None:
         """Note that updates were decided but did not arrive, so that these containers may have other resources."""
         late = map(self.containers.get, ids)
-        self.containers.carry_out(ContainerChange(tuple(pinned.with_unknown_mask() for pinned in late if pinned)))
+        self.containers.apply(ContainerChange(tuple(pinned.with_unknown_mask() for pinned in late if pinned)))
 
     def called(self) -> None:
         """Note that the runtime calls: it has applied, or failed to apply, the updates of earlier answers.
@@ -190,13 +190,13 @@ class Unsolicited(msgspec.Struct):
     """Decides what to do for containers although the runtime does not ask.
 
     Attributes:
-        enforced: the containers.
+        state: the containers, and what they were sent.
         inquiry: answers the questions of decisions.
         instance: the role of this instance.
         catch_up: reads the masks of containers that another instance may have moved.
     """
 
-    enforced: Enforced
+    state: RuntimeState
     inquiry: Inquiry
     instance: Instance
     catch_up: Callable[[], None]
@@ -217,13 +217,13 @@ class Unsolicited(msgspec.Struct):
     @property
     def waits(self) -> bool:
         """Return whether a container waits for a mask, for kubelet's answer or for a reconnection."""
-        containers = self.enforced.containers
+        containers = self.state.containers
         return bool(self._lag.waiting or containers.unanswered or containers.denied or containers.unsure)
 
     @property
     def lag(self) -> float:
         """Return for how many seconds the first of them has been waiting."""
-        return self._lag.seconds(self.enforced.clock())
+        return self._lag.seconds(self.state.clock())
 
     @property
     def reconnecting(self) -> tuple[Drift, ...]:
@@ -233,48 +233,48 @@ class Unsolicited(msgspec.Struct):
     def synchronized(self) -> None:
         """Note that a connection has begun: its answer corrects the drifts, and kubelet has just been asked."""
         self._reconnecting = ()
-        self._settle()
-        self._asked_at = self.enforced.clock()
+        self._all_answered()
+        self._asked_at = self.state.clock()
 
     def updates(self) -> tuple[ContainerUpdate, ...]:
         """Return the updates to send; none if the runtime does not accept them, or another instance is active."""
-        now = self.enforced.clock()
+        now = self.state.clock()
         self._ask_again(now)
         if not self.instance.active:
-            self.enforced.elsewhere = True
+            self.state.elsewhere = True
             return ()
         self.catch_up()
-        containers = self.enforced.mended()
+        containers = self.state.mended()
         snapshot = self._snapshot()
         due = tuple(changes(containers, snapshot))
         waiting = frozenset(pinned.container.id for pinned, _ in due)
         self._lag = self._lag.seen(waiting, now)
         if not due:
             # The next comparison needs to consider only what changes from here on.
-            containers.carry_out(ContainerChange(settled=snapshot))
+            containers.apply(ContainerChange(settled=snapshot))
             return ()
-        runtime = self.enforced.status.runtime
+        runtime = self.state.status.runtime
         # The next answer to a request carries these updates; a long wait ends with a reconnection.
         if runtime is None or not runtime.takes_unsolicited_updates or now < self._not_before:
             return ()
         # With `ignore_failure` the runtime would report success although a mask was not set.
-        change, self._sent = settled(due, snapshot, ignore_failure=False)
-        self.enforced.out_of_turn = True
-        return self.enforced.carry_out(Allowed(change, updates=self._sent))
+        change, self._sent = updates_for(due, snapshot, ignore_failure=False)
+        self.state.out_of_turn = True
+        return self.state.note(Allowed(change, updates=self._sent))
 
     def answered(self, error: str) -> None:
         """Note the answer to the updates. The runtime does not say which of them failed."""
         if error:
             log.warning(
                 "runtime=%s: it did not apply every CPU set of %d containers: %s",
-                self.enforced.status.runtime,
+                self.state.status.runtime,
                 len(self._sent),
                 error,
             )
-            self._not_before = self.enforced.clock() + _RETRY
+            self._not_before = self.state.clock() + _RETRY
             # Any of them may have failed, so all of them get their masks again.
-            self.enforced.take_back(update.container_id for update in self._sent)
-        self._settle()
+            self.state.take_back(update.container_id for update in self._sent)
+        self._all_answered()
 
     def overtaken(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
         """Return the updates of an answer, with the unsolicited ones that were sent but not answered yet.
@@ -284,7 +284,7 @@ class Unsolicited(msgspec.Struct):
         """
         if self._overtaken:
             return updates
-        named, known = {update.container_id for update in updates}, self.enforced.containers
+        named, known = {update.container_id for update in updates}, self.state.containers
         sent = [update for update in self._sent if update.container_id not in named and known.get(update.container_id)]
         self._overtaken = bool(self._sent)
         return (*updates, *(replace(update, ignore_failure=True) for update in sent))
@@ -299,10 +299,10 @@ class Unsolicited(msgspec.Struct):
         because the answer could not be used, and containers that are created without a connection are not pinned. An
         instance that is not active needs this reconnection too, since the other instance cannot pass the list on.
         """
-        containers, runtime = self.enforced.containers, self.enforced.status.runtime
+        containers, runtime = self.state.containers, self.state.status.runtime
         if runtime is None or not (self.instance.active or containers.unsure):
             return False
-        now = self.enforced.clock()
+        now = self.state.clock()
         if containers.clarified(self._snapshot()):
             log.warning(
                 "runtime=%s: reconnecting, because containers were created while ledger or hardware could not be read",
@@ -327,18 +327,18 @@ class Unsolicited(msgspec.Struct):
         )
         return True
 
-    def _settle(self) -> None:
+    def _all_answered(self) -> None:
         """Note that every update was answered."""
-        self._sent, self._overtaken, self.enforced.out_of_turn = (), False, False
-        self.enforced.called()
+        self._sent, self._overtaken, self.state.out_of_turn = (), False, False
+        self.state.called()
 
     def _count_reconnection(self) -> None:
-        status = self.enforced.status
-        self.enforced.status = replace(status, reconnections=status.reconnections + 1)
+        status = self.state.status
+        self.state.status = replace(status, reconnections=status.reconnections + 1)
 
     def _ask_again(self, now: float) -> None:
         """Identify, after a while, the containers again whose claims kubelet did not confirm."""
-        containers = self.enforced.containers
+        containers = self.state.containers
         if not (containers.unanswered or containers.denied) or self._snapshot().unread is not None:
             return
         # A question may take a second of the thread that answers the runtime, so it is not repeated often.
@@ -348,7 +348,7 @@ class Unsolicited(msgspec.Struct):
         snapshot, evidence = self._snapshot(), Evidence()
         while isinstance(decision := enforcement.identify_again(containers, snapshot, evidence), Ask):
             snapshot, evidence = self.inquiry.answer(decision, snapshot, evidence, containers)
-        self.enforced.carry_out(decision)
+        self.state.note(decision)
 
     def _snapshot(self) -> PinSnapshot:
         return self.inquiry.node.snapshot()

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from collections.abc import Container as Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -25,8 +24,8 @@ from dranode.driver.pinning.container_index import (
     Drift,
     Repairs,
     claims_of,
-    drift,
     effective_of,
+    find_drifts,
     has_what_it_should,
 )
 from dranode.driver.pinning.containers import Container, Effective, Pinned, expected, having
@@ -41,11 +40,11 @@ _READING: Final = 0.5
 _CPUS_ALONE: Final = Effective(cpus=CPUSet())
 
 
-def kernel_limits(cgroups: Cgroups, container: Container, expected: Effective) -> Effective:
-    """Return the limits of a container in the kernel, as far as `expected` has something to compare them with."""
+def kernel_limits(cgroups: Cgroups, container: Container, wanted: Effective) -> Effective:
+    """Return the limits of a container in the kernel, as far as `wanted` has something to compare them with."""
     folder = cgroup_folder(container.cgroup)
-    cpus = None if expected.cpus is None else cgroups.effective_cpus(folder)
-    return replace(cgroups.memory(folder, expected), cpus=cpus)
+    cpus = None if wanted.cpus is None else cgroups.effective_cpus(folder)
+    return replace(cgroups.memory(folder, wanted), cpus=cpus)
 
 
 def limits_in_time(
@@ -61,12 +60,12 @@ def limits_in_time(
     # Reading stops long before the runtime's own limit, because the decision needs time too.
     until = clock() + _READING
     limits: dict[str, Effective] = {}
-    for container, expected_cpus in asked:
+    for container, wanted in asked:
         if clock() > until:
             # The verifier, which nobody waits for, compares all of them soon.
             log.warning("pod=%s container=%s: not every cgroup could be read", container.pod, container.name)
             break
-        effective = kernel_limits(cgroups, container, expected_cpus)
+        effective = kernel_limits(cgroups, container, wanted)
         if effective:
             limits[container.id] = effective
     return limits
@@ -79,7 +78,9 @@ def kernel_cpus(cgroups: Cgroups, containers: Iterable[Container], clock: Callab
 
 
 class Verifier(msgspec.Struct):
-    """Finds containers that have drifted. One thread calls `check`, another `met`; any thread may read attributes.
+    """Finds containers that have drifted.
+
+    One thread calls `check`, another `note_drifts`; any thread may read attributes.
 
     Attributes:
         root: where cgroups are read.
@@ -112,7 +113,7 @@ class Verifier(msgspec.Struct):
         """
         # A container whose update is still due, or was sent a moment ago, has not drifted: the runtime is late. The
         # same applies until its process runs, because a cgroup exists before its limits are set.
-        settled = Containers(
+        up_to_date = Containers(
             pinned
             for pinned in containers()
             if pinned.container.started
@@ -122,17 +123,17 @@ class Verifier(msgspec.Struct):
         cgroups = Cgroups(self.root)
         read = {
             pinned.container.id: kernel_limits(cgroups, pinned.container, effective_of(expected(pinned, snapshot)))
-            for pinned in settled
+            for pinned in up_to_date
         }
-        apparent = drift(settled, snapshot, {key: effective for key, effective in read.items() if effective})
+        apparent = find_drifts(up_to_date, snapshot, {key: effective for key, effective in read.items() if effective})
         # Reading takes a while. A container that was given another mask meanwhile has not drifted either.
         now = containers()
-        drifts = tuple(drift for drift in apparent if now.get(drift.container.id) is settled.get(drift.container.id))
-        compared = {key for key, effective in read.items() if effective and now.get(key) is settled.get(key)}
+        drifts = tuple(drift for drift in apparent if now.get(drift.container.id) is up_to_date.get(drift.container.id))
+        compared = {key for key, effective in read.items() if effective and now.get(key) is up_to_date.get(key)}
         with self._lock:
             self._repairs = self._repairs.seen(drifts, {pinned.container.id for pinned in now} - compared)
             self.worth = self._repairs.worth
-            self._notify_of_fresh(settled, snapshot)
+            self._notify_of_fresh(up_to_date, snapshot)
         for hopeless in self._repairs.hopeless:
             log.error(
                 "pod=%s: %s, and %d repairs did not help: check its parent cgroup, or recreate the pod",
@@ -140,14 +141,14 @@ class Verifier(msgspec.Struct):
                 hopeless,
                 REPAIRS,
             )
-        self._check_quotas(cgroups, containers(), settled, snapshot)
+        self._check_quotas(cgroups, containers(), up_to_date, snapshot)
         self._check_pages(cgroups, containers(), snapshot)
         return drifts
 
-    def met(self, drifts: tuple[Drift, ...], containers: Containers, snapshot: PinSnapshot) -> None:
+    def note_drifts(self, drifts: tuple[Drift, ...], containers: Containers, snapshot: PinSnapshot) -> None:
         """Note drifts that were found when a runtime connected; the answer to Synchronize repairs them."""
         with self._lock:
-            self._repairs = self._repairs.met(drifts)
+            self._repairs = self._repairs.synchronized(drifts)
             self._notify_of_fresh(containers, snapshot)
 
     def _notify_of_fresh(self, containers: Containers, snapshot: PinSnapshot) -> None:
@@ -158,7 +159,7 @@ class Verifier(msgspec.Struct):
             self.notify(DriftRepaired(fresh.container.pod, claims, f"{fresh}; it is put back"))
 
     def _check_quotas(
-        self, cgroups: Cgroups, containers: Containers, settled: Containers, snapshot: PinSnapshot
+        self, cgroups: Cgroups, containers: Containers, up_to_date: Containers, snapshot: PinSnapshot
     ) -> None:
         """Report containers whose CPU quota was lifted, but which are still throttled.
 
@@ -168,8 +169,8 @@ class Verifier(msgspec.Struct):
         self._capped &= {pinned.container.id for pinned in lifted}
         for pinned in lifted:
             # The quota of a container whose update is still due says nothing yet.
-            late = settled.get(pinned.container.id) is None
-            own = None if late else cgroups.cpu_limit(_own_folder(pinned.container))
+            late = up_to_date.get(pinned.container.id) is None
+            own = None if late else cgroups.cpu_limit(cgroup_folder(pinned.container.cgroup))
             limits = (cgroups.cpu_limit(_pod_folder(pinned.container)), own)
             limit = min((limit for limit in limits if limit is not None), default=None)
             if limit is None or limit >= len(pinned.cpus) or pinned.container.id in self._capped:
@@ -216,12 +217,8 @@ class Verifier(msgspec.Struct):
             self.notify(HugePagesStillCapped(pod, claims, sentence))
 
 
-def _own_folder(container: Container) -> str:
-    return cgroup_folder(container.cgroup)
-
-
 def _pod_folder(container: Container) -> str:
-    return _own_folder(container).rpartition("/")[0]
+    return cgroup_folder(container.cgroup).rpartition("/")[0]
 
 
 # A container starts only if, according to the kernel, no other container runs on the CPUs of its claim, or after a

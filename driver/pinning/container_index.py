@@ -65,7 +65,7 @@ class Containers:
         # The containers that were added while the ledger of a driver for CPUs, or of one for memory, could not be read.
         self._unsure: set[str] = set()
         self._memory_unsure: set[str] = set()
-        self._unheard: set[str] = set()
+        self._unanswered: set[str] = set()
         self._denied: set[str] = set()
         self.settled: PinSnapshot | None = None
         for container in pinned:
@@ -106,7 +106,7 @@ class Containers:
     @property
     def certain(self) -> bool:
         """Return whether it is certain for every container which claims it has."""
-        return not (self.unsure or self._unheard)
+        return not (self.unsure or self._unanswered)
 
     @property
     def unsure(self) -> bool:
@@ -122,7 +122,7 @@ class Containers:
     @property
     def unanswered(self) -> tuple[Pinned, ...]:
         """Return the containers for which kubelet did not answer."""
-        return tuple(self._all[key] for key in self._unheard)
+        return tuple(self._all[key] for key in self._unanswered)
 
     @property
     def denied(self) -> tuple[Pinned, ...]:
@@ -148,7 +148,7 @@ class Containers:
             keys |= self._pooled
         return tuple(self._all[key] for key in keys)
 
-    def carry_out(self, change: ContainerChange) -> None:
+    def apply(self, change: ContainerChange) -> None:
         """Apply a change."""
         for key in change.drop:
             self._drop(key)
@@ -181,7 +181,7 @@ class Containers:
         self._all[key] = pinned
         (self._unsure.add if pinned.unsure else self._unsure.discard)(key)
         (self._memory_unsure.add if pinned.memory_unsure else self._memory_unsure.discard)(key)
-        (self._unheard.add if pinned.unanswered else self._unheard.discard)(key)
+        (self._unanswered.add if pinned.unanswered else self._unanswered.discard)(key)
         (self._denied.add if pinned.denied else self._denied.discard)(key)
 
     def _enter(self, pinned: Pinned) -> None:
@@ -198,7 +198,7 @@ class Containers:
         self._pooled.discard(key)
         self._unsure.discard(key)
         self._memory_unsure.discard(key)
-        self._unheard.discard(key)
+        self._unanswered.discard(key)
         self._denied.discard(key)
         _discard(self._names, (pinned.container.pod.uid, pinned.container.name), key)
         _discard(self._sandboxes, pinned.container.pod.id, key)
@@ -272,10 +272,10 @@ def settle(
     drop = tuple(drop)
     due = [(pinned, right) for pinned, right in changes(containers, snapshot) if pinned.container.id not in drop]
     # The answer to an event must not fail because of another container. The kernel shows later which update failed.
-    return settled(due, snapshot, drop, ignore_failure=True)
+    return updates_for(due, snapshot, drop, ignore_failure=True)
 
 
-def settled(
+def updates_for(
     due: Iterable[tuple[Pinned, Resources]],
     snapshot: PinSnapshot,
     drop: tuple[str, ...] = (),
@@ -296,7 +296,7 @@ def effective_of(configured: Container | Resources) -> Effective:
     return Effective(configured.cpus or None, configured.mems or None, configured.hugepages)
 
 
-def drift(containers: Containers, snapshot: PinSnapshot, effective: Mapping[str, Effective]) -> tuple[Drift, ...]:
+def find_drifts(containers: Containers, snapshot: PinSnapshot, effective: Mapping[str, Effective]) -> tuple[Drift, ...]:
     """Return the containers whose limits in the kernel differ from those that they should have.
 
     A container whose claims are not certain has not drifted.
@@ -448,7 +448,7 @@ class Repairs(msgspec.Struct, frozen=True):
         worth = [drift for count, same in by_tries.items() if count <= REPAIRS for drift in same]
         return Repairs(tries, tuple(by_tries.get(1, ())), tuple(by_tries.get(REPAIRS + 1, ())), tuple(worth))
 
-    def met(self, drifts: Iterable[Drift]) -> Repairs:
+    def synchronized(self, drifts: Iterable[Drift]) -> Repairs:
         """Return the repairs after the answer to a Synchronize, which repairs these drifts.
 
         A drift that was given up stays given up, although each Synchronize tries to repair it once more.

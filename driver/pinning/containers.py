@@ -211,7 +211,7 @@ class Pinned(msgspec.Struct, frozen=True):
         """Return the container after an update with these resources."""
         return replace(self.given(resources), provisional=not self.container.started)
 
-    def started(self) -> Pinned:
+    def after_start(self) -> Pinned:
         """Return the container after its start."""
         # The runtime may have read the configuration before the last update reached it. Then the process runs with the
         # old resources, so they are set again.

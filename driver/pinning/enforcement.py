@@ -21,8 +21,8 @@ from dranode.driver.pinning.container_index import (
     ContainerChange,
     Containers,
     Drift,
-    drift,
     drifted,
+    find_drifts,
     has_what_it_should,
     settle,
 )
@@ -131,7 +131,7 @@ def create(
     return Allowed(change, resources, updates, tuple(offline_claims(identity.claims, snapshot)))
 
 
-def meet(snapshot: PinSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
+def add_existing(snapshot: PinSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
     """Add an existing container that is not known yet; its resources are decided afterwards."""
     own = pinned_as_listed(snapshot, container, evidence)
     return Allowed(ContainerChange((own,))) if isinstance(own, Pinned) else own
@@ -177,7 +177,7 @@ def start(containers: Containers, snapshot: PinSnapshot, container: Container) -
     pinned = containers.get(container.id)
     # If the container is certain to have its resources, its start changes nothing for the others.
     if pinned is not None:
-        return ContainerChange((pinned.started(),), settled=None if pinned.provisional else containers.settled)
+        return ContainerChange((pinned.after_start(),), settled=None if pinned.provisional else containers.settled)
     match pinned_as_listed(snapshot, replace(container, started=True)):
         case Pinned() as new:
             return ContainerChange((new,))
@@ -235,13 +235,13 @@ def synchronize(
     identified = (pinned_as_listed(snapshot, container, evidence) for container in listed)
     known = Containers(pinned for pinned in identified if isinstance(pinned, Pinned))
     # A container that waits for another mask anyway has not drifted; its update is only late.
-    settled = Containers(pinned for pinned in known if has_what_it_should(pinned, expected(pinned, snapshot)))
-    adrift = drift(settled, snapshot, effective)
+    up_to_date = Containers(pinned for pinned in known if has_what_it_should(pinned, expected(pinned, snapshot)))
+    adrift = find_drifts(up_to_date, snapshot, effective)
     # A drift that was known before and cannot be checked now is assumed to continue.
     unread_drifts = (before for before in drifts if before.container.id not in effective)
-    known.carry_out(drifted(known, (*unread_drifts, *adrift)))
+    known.apply(drifted(known, (*unread_drifts, *adrift)))
     change, updates = settle(known, snapshot)
-    known.carry_out(change)
+    known.apply(change)
     warnings.extend(wrongly_shared_claims(known, snapshot))
     # A container without a CPU set was created while no driver answered the runtime.
     unpinned = tuple(

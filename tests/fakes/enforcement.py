@@ -85,7 +85,7 @@ def masks(updates: tuple[ContainerUpdate, ...]) -> dict[str, str]:
 def after(before: Containers, decision: Allowed | ContainerChange) -> Containers:
     """The state after a decision."""
     known = Containers(before)
-    known.carry_out(decision.change if isinstance(decision, Allowed) else decision)
+    known.apply(decision.change if isinstance(decision, Allowed) else decision)
     return known
 
 

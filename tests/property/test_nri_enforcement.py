@@ -57,7 +57,7 @@ def test_a_check_of_changed_containers_finds_the_same_as_a_check_of_all(
         snapshot = replace(snapshot, claims=claims, online=online or snapshot.online, unread=unread)
         assert due(containers, snapshot) == due(Containers(containers), snapshot)
         if settles:
-            containers.carry_out(settle(containers, snapshot)[0])
+            containers.apply(settle(containers, snapshot)[0])
             # Where the shared pool is empty, a container keeps its CPUs.
             assert due(containers, snapshot) == {}
             assert due(Containers(containers), snapshot) == {}
@@ -151,7 +151,7 @@ class Node(RuleBasedStateMachine):
 
     def answered(self, allowed: Allowed) -> None:
         """Let the runtime apply the updates; each must change something."""
-        self.containers.carry_out(allowed.change)
+        self.containers.apply(allowed.change)
         for each in allowed.updates:
             self.applied(each)
         for key, one in self.runtime.items():

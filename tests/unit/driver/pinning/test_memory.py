@@ -13,8 +13,8 @@ from dranode.driver.pinning.container_index import (
     Containers,
     Drift,
     changes,
-    drift,
     drifted,
+    find_drifts,
     settle,
 )
 from dranode.driver.pinning.containers import Container, Effective, Resources
@@ -147,7 +147,7 @@ class TestAlone:
         on_record = machine(memory("a", part(0, "1", 8)))
         containers = after(NONE, made(NONE, on_record, of("a", 0)))
         assert list(changes(containers, on_record)) == []
-        containers.carry_out(ContainerChange(tuple(each.with_unknown_mask() for each in containers)))
+        containers.apply(ContainerChange(tuple(each.with_unknown_mask() for each in containers)))
         ((_, resources),) = changes(containers, on_record)
         assert (resources.mems, resources.hugepages) == (NODE_1, ((SMALL, 8 * SMALL),))
 
@@ -167,22 +167,22 @@ class TestDrift:
     )
     def test_the_kernels_memory_settings_are_compared_and_repaired(self, actual: Effective, sentence: str) -> None:
         containers = self.containers()
-        (found,) = drift(containers, self.ON_RECORD, {"p1-main": actual})
+        (found,) = find_drifts(containers, self.ON_RECORD, {"p1-main": actual})
         assert str(found) == f'container "main" of pod default/p1 {sentence}'
-        containers.carry_out(drifted(containers, (found,)))
+        containers.apply(drifted(containers, (found,)))
         (sent,) = settle(containers, self.ON_RECORD)[1]
         assert (sent.resources.mems, sent.resources.hugepages) == (NODE_1, ((SMALL, 8 * SMALL),))
 
     def test_unread_settings_are_no_drift(self) -> None:
-        assert drift(self.containers(), self.ON_RECORD, {"p1-main": Effective()}) == ()
+        assert find_drifts(self.containers(), self.ON_RECORD, {"p1-main": Effective()}) == ()
         right = Effective(CPUSet((5,)), CPUSet((1,)), ((SMALL, 8 * SMALL), (LARGE, 0)))
-        assert drift(self.containers(), self.ON_RECORD, {"p1-main": right}) == ()
+        assert find_drifts(self.containers(), self.ON_RECORD, {"p1-main": right}) == ()
 
     def test_a_limit_that_somebody_raised_stays_unless_the_node_is_ours(self) -> None:
         raised = {"p1-main": Effective(hugepages=((SMALL, (1 << 63) - 1),))}
-        assert drift(self.containers(), self.ON_RECORD, raised) == ()
+        assert find_drifts(self.containers(), self.ON_RECORD, raised) == ()
         ours = replace(self.ON_RECORD, exclusive_pages=True)
-        (found,) = drift(self.containers(ours), ours, raised)
+        (found,) = find_drifts(self.containers(ours), ours, raised)
         assert isinstance(found, Drift)
         assert "may have any amount in pages of 2MB" in str(found)
 

@@ -11,7 +11,7 @@ from dranode.driver.pinning.container_index import (
     Drift,
     Lag,
     Repairs,
-    drift,
+    find_drifts,
     settle,
 )
 from dranode.driver.pinning.containers import Container, Effective, Pinned
@@ -55,13 +55,13 @@ def test_drift_is_a_difference_between_kernel_and_record() -> None:
     snapshot = PinSnapshot(online=CPUSet((0, 1)))
     containers = Containers(Pinned(container(each), cpus=CPUSet((0, 1))) for each in ("c1", "c2"))
     kernel = {"c1": "5", "c2": "0-1", "unknown": "9"}
-    found = drift(containers, snapshot, {key: Effective(CPUSet.parse(cpus)) for key, cpus in kernel.items()})
+    found = find_drifts(containers, snapshot, {key: Effective(CPUSet.parse(cpus)) for key, cpus in kernel.items()})
     assert found == (drifted(),)
     assert str(found[0]) == 'container "c1" of pod default/p runs on CPUs 5, but should run on 0-1'
     change, updates = settle(containers, snapshot)
     assert updates == ()
-    containers.carry_out(change)
-    containers.carry_out(container_index.drifted(containers, found))
+    containers.apply(change)
+    containers.apply(container_index.drifted(containers, found))
     (update,) = settle(containers, snapshot)[1]
     assert (update.container_id, update.resources.cpus) == ("c1", CPUSet((0, 1)))
 

@@ -29,9 +29,9 @@ def users(containers: Containers, uid: str) -> list[str]:
 
 def test_a_container_with_another_claim_no_longer_uses_the_earlier_one() -> None:
     containers = Containers((pinned("c1", "a"), pinned("c2", "a")))
-    containers.carry_out(ContainerChange((pinned("c1", "b"),)))
+    containers.apply(ContainerChange((pinned("c1", "b"),)))
     assert (users(containers, "a"), users(containers, "b")) == (["c2"], ["c1"])
-    containers.carry_out(ContainerChange((pinned("c2"),)))
+    containers.apply(ContainerChange((pinned("c2"),)))
     assert users(containers, "a") == []
     assert len(containers) == 2
     assert sorted(containers.namesakes(pinned("c1").container)) == ["c1", "c2"]
@@ -39,7 +39,7 @@ def test_a_container_with_another_claim_no_longer_uses_the_earlier_one() -> None
 
 def test_a_removed_container_uses_no_claim_and_has_no_namesake() -> None:
     containers = Containers((pinned("c1", "a"), pinned("c2", "a")))
-    containers.carry_out(ContainerChange(drop=("c1", "unknown")))
+    containers.apply(ContainerChange(drop=("c1", "unknown")))
     assert users(containers, "a") == ["c2"]
     assert containers.namesakes(pinned("c1").container) == ("c2",)
 
@@ -53,9 +53,9 @@ def test_an_uncertain_container_prevents_certainty_until_it_is_removed_or_known(
     ):
         containers = Containers((unsure, pinned("c2")))
         assert not containers.certain
-        containers.carry_out(change)
+        containers.apply(change)
         assert containers.certain
-    containers.carry_out(ContainerChange((replace(unsure, claims=("a",)),)))
+    containers.apply(ContainerChange((replace(unsure, claims=("a",)),)))
     assert not containers.certain
 
 
@@ -63,8 +63,8 @@ def test_a_pool_change_concerns_only_existing_containers_in_the_pool() -> None:
     containers = Containers((pinned("s1"), pinned("s2"), pinned("g", "a")))
     before = snapshot(a="0-1")
     change, _ = settle(containers, before)
-    containers.carry_out(change)
-    containers.carry_out(ContainerChange(drop=("s1",), settled=before))
+    containers.apply(change)
+    containers.apply(ContainerChange(drop=("s1",), settled=before))
     after = snapshot(a="0-1", b="2-3")
     assert [each.container.id for each in containers.concerned(after)] == ["s2"]
     assert containers.concerned(before) == ()
