@@ -166,7 +166,16 @@ class Program:
 
 
 def running(host: NodeHost, name: str) -> Program | None:
-    """Return the process with a name in the kernel (`comm`); None if none is visible.
+    """Return the first process with a name in the kernel (`comm`); None if none is visible.
+
+    Raises:
+        HostError: the processes cannot be listed.
+    """
+    return next(iter(all_running(host, name)), None)
+
+
+def all_running(host: NodeHost, name: str) -> list[Program]:
+    """Return the processes with a name in the kernel (`comm`).
 
     Raises:
         HostError: the processes cannot be listed.
@@ -175,16 +184,15 @@ def running(host: NodeHost, name: str) -> Program | None:
         pids = host.names("/proc")
     except PermissionError as error:
         raise HostError("/proc may not be listed, so running processes cannot be seen; try as root") from error
-    for pid in pids:
-        if not pid.isdigit():
-            continue
+    programs: list[Program] = []
+    for pid in sorted(int(pid) for pid in pids if pid.isdigit()):
         try:
             # A zombie has no command line.
             if host.text(f"/proc/{pid}/comm").strip() == name and (line := host.text(f"/proc/{pid}/cmdline")):
-                return Program(name, int(pid), _flags(line.split("\0")[1:]))
+                programs.append(Program(name, pid, _flags(line.split("\0")[1:])))
         except OSError:
             continue
-    return None
+    return programs
 
 
 def files_of(host: NodeHost, process: Program) -> NodeHost | None:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from dranode.driver.machine.presence import is_file, is_folder
 from dranode.tools.diagnosis.facts import RuntimeFacts
-from dranode.tools.readers.host import HostError, NodeHost, Program, UnparsedError, files_of, running
+from dranode.tools.readers.host import HostError, NodeHost, Program, UnparsedError, all_running, files_of, running
 
 CONTAINERD: Final = "/etc/containerd/config.toml"
 CRIO: Final = "/etc/crio"
@@ -29,13 +29,15 @@ _TIMEOUT: Final = 2.0
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def read_runtime(
-    host: NodeHost, version: str, containerd: str = "", crio: str = CRIO
-) -> tuple[RuntimeFacts, list[str]]:
+_Answer: TypeAlias = tuple[RuntimeFacts, list[str]]
+
+
+def read_runtime(host: NodeHost, version: str, containerd: str = "", crio: str = CRIO) -> _Answer:
     """Return the runtime's facts, and what is unknown about it.
 
-    A file that cannot be seen from here may still exist on the node. So defaults are only assumed if the runtime's own
-    view of the files shows that there is none.
+    Of several containerd processes, such as one for Docker or for the system's own containers, the first with CRI is
+    kubelet's. A file that cannot be seen from here may still exist on the node. So defaults are only assumed if the
+    runtime's own view of the files shows that there is none.
 
     Args:
         host: the node.
@@ -47,8 +49,22 @@ def read_runtime(
         UnparsedError: its configuration is not TOML.
         HostError: no runtime can be seen, and `version` does not name one.
     """
+    processes = [] if version.startswith("cri-o:") else all_running(host, "containerd")
+    answers: list[_Answer] = []
+    errors: list[HostError] = []
+    for process in processes or (None,):
+        try:
+            answers.append(_read(host, version, process, containerd, crio))
+        except HostError as error:
+            errors.append(error)
+    with_cri = next((answer for answer in answers if not answer[0].cri_disabled), None)
+    if with_cri is None and errors:
+        raise errors[0]
+    return with_cri or answers[0]
+
+
+def _read(host: NodeHost, version: str, process: Program | None, containerd: str, crio: str) -> _Answer:
     name, _, text = version.partition("://")
-    process = None if name == "cri-o" else running(host, "containerd")
     named = containerd or _flag(process, "config", "c")
     path = named or CONTAINERD
     runtime_files = files_of(host, process) if process is not None else None

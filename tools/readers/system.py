@@ -19,7 +19,7 @@ from dranode.driver.machine.kubepods import cgroup_cpus
 from dranode.tools.diagnosis.facts import Affinity, ServeOptions, SystemFacts, Volume
 from dranode.tools.diagnosis.runtime import plain_path
 from dranode.tools.diagnosis.system import CONFINED
-from dranode.tools.readers.host import HostError, NodeHost, running
+from dranode.tools.readers.host import HostError, NodeHost, all_running
 from dranode.tools.readers.processes import allowed_cpus
 
 # The names of processes that start containers. k3s, MicroK8s and k0s run kubelet inside a process of their own, and k3s
@@ -93,7 +93,7 @@ def _affinities(host: NodeHost, isolated: CPUSet, unseen: list[str]) -> Iterator
         release = _RELEASE.match(host.text_if_there("/proc/sys/kernel/osrelease") or "")
         if release is not None and (int(release[1]), int(release[2])) < _INHERITS:
             return
-        programs = [program for program in (running(host, name) for name in _STARTERS) if program is not None]
+        programs = [program for name in _STARTERS for program in all_running(host, name)]
     except HostError as error:
         unseen.append(f"with which CPU affinity the container runtime and kubelet run: {error}; try as root")
         return

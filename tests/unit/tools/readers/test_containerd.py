@@ -11,7 +11,7 @@ import pytest
 from dranode.tools.diagnosis.rules import diagnose
 from dranode.tools.readers.host import HostError, NodeHost, UnparsedError
 from dranode.tools.readers.runtime import load, read_runtime
-from tests.fakes.doctor import NRI, VALIDATOR, FakeNode, diagnosed, server_of
+from tests.fakes.doctor import CRI, NRI, VALIDATOR, FakeNode, diagnosed, server_of
 
 CASES = json.loads((Path(__file__).parents[3] / "vectors" / "containerd.json").read_text())["cases"]
 RELEASES = ("1.7.27", "2.2.1", "2.4.2")
@@ -88,6 +88,19 @@ def test_the_file_of_dockers_package_keeps_kubelet_from_containerd(node: FakeNod
     server_of(node).nodes["worker"]["containerRuntimeVersion"] = f"containerd://{release}"
     node.write("etc/containerd/config.toml", 'disabled_plugins = ["cri"]\n')
     assert "cri-off" in [finding.code for finding in diagnosed(node)]
+
+
+def test_of_several_containerds_the_one_with_cri_is_kubelets(node: FakeNode) -> None:
+    # As on Talos and Bottlerocket, and where Docker is installed beside k3s.
+    node.runtime("containerd", "--config=/etc/cri/containerd.toml")
+    node.write("etc/cri/containerd.toml", "version = 3\n")
+    node.write("proc/79/comm", "containerd\n")
+    node.write("proc/79/cmdline", "containerd\0")
+    node.write("etc/containerd/config.toml", f'version = 2\ndisabled_plugins = ["{CRI}", "{NRI}"]\n')
+    assert {"cri-off", "nri-off"}.isdisjoint(finding.code for finding in diagnosed(node))
+    runtime = node.facts().runtime
+    assert runtime is not None
+    assert runtime.config == "/etc/cri/containerd.toml"
 
 
 def test_an_import_of_containerd_1_7_replaces_the_whole_section(node: FakeNode) -> None:
