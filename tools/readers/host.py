@@ -217,5 +217,8 @@ def _flags(arguments: list[str]) -> dict[str, str]:
             continue
         name, equals, value = argument.lstrip("-").partition("=")
         following = arguments[index + 1] if index + 1 < len(arguments) else ""
-        flags[name] = value if equals else "" if following.startswith("-") else following
+        given = value if equals else "" if following.startswith("-") else following
+        # kubelet adds the gates of a repeated flag to those of the earlier ones.
+        gates = name.replace("_", "-") == "feature-gates" and name in flags
+        flags[name] = f"{flags[name]},{given}" if gates else given
     return flags

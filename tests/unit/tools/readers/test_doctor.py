@@ -364,7 +364,9 @@ def test_kubelets_flags_may_have_underscores(node: FakeNode, flag: str) -> None:
 def test_gates_are_read_as_go_reads_booleans(node: FakeNode) -> None:
     node.process(f"--config=/{KUBELET}/config.yaml", "--feature-gates=DynamicResourceAllocation=1")
     assert diagnosed(node) == ()
-    node.process(f"--config=/{KUBELET}/config.yaml", "--feature-gates=DynamicResourceAllocation=F")
+    node.process(
+        f"--config=/{KUBELET}/config.yaml", "--feature-gates=DynamicResourceAllocation=F", "--feature-gates=A=1"
+    )
     assert [finding.code for finding in diagnosed(node)] == ["kubelet-gate-off"]
 
 
