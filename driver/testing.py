@@ -36,7 +36,7 @@ from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Configures, Tunes
 from dranode.driver.claims.plugin import DeviceHealth, Inventory, Plugin
-from dranode.driver.claims.prepare import allocated
+from dranode.driver.claims.prepare import allocated_claim
 from dranode.driver.claims.record import ClaimState, PreparedDevice, Record, record_of
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.slices.publishable import publishable
@@ -107,7 +107,7 @@ def check_plugin(
     for device, document in tried:
         _check_prepare(node, device, document)
         _must(machine is None or machine.contents() == before, f"Unprepare of {device.name} {_UNDONE}")
-    claims = [allocated(ClaimRef.of(document), document, plugin) for _, document in tried]
+    claims = [allocated_claim(ClaimRef.of(document), document, plugin) for _, document in tried]
     check_decisions(plugin, node.inventory, claims)
     if isinstance(plugin, Configures):
         for claim in claims:

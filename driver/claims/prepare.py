@@ -44,7 +44,7 @@ from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.record import ClaimState, Record, fingerprint, record_of, uid_problem
 
 
-def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedClaim:
+def allocated_claim(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedClaim:
     """Return this driver's part of a claim, with decoded configurations. Other drivers' parts are not read.
 
     Raises:
@@ -107,7 +107,7 @@ def check_pools(claim: AllocatedClaim, pool: str | None) -> None:
     Raises:
         ClaimError: a result is from another pool.
     """
-    for result in (allocated.result for allocated in claim.results):
+    for result in (part.result for part in claim.results):
         if pool is not None and result.pool != pool:
             raise ClaimError(
                 f'request "{result.request}" of claim {claim.ref} was allocated device "{result.device}" of pool '
@@ -195,43 +195,34 @@ def decide_claim(ref: ClaimRef, claim: ResourceClaim, record: Record | None, giv
         ClaimError: the claim cannot be prepared as it is, no new claims may be prepared, or containers would not be
             held to the claim.
     """
-    allocated_claim = allocated(ref, claim, given.plugin)
+    allocated = allocated_claim(ref, claim, given.plugin)
     # This applies to claims on record too: kubelet asks again before it creates a new sandbox, and its containers would
     # not be pinned.
     why = given.not_enforced
-    if why is not None and not why.chosen and any(not result.result.admin_access for result in allocated_claim.results):
+    if why is not None and not why.chosen and any(not result.result.admin_access for result in allocated.results):
         raise ClaimError(why.message)
-    relation = relation_to(allocated_claim, record)
+    relation = relation_to(allocated, record)
     # Containers may already run with what the record says, so a repeated Prepare has the same answer.
     if relation is Relation.SAME and record is not None:
         return refreshed(record, claim)
     # Only after the check of the record: a claim on record stays prepared even if the pool has another name by now.
-    check_pools(allocated_claim, given.pool)
+    check_pools(allocated, given.pool)
     if relation is Relation.CHANGED:
         return Changed(ref)
     if relation is Relation.RECOVERED and record is not None:
-        return adopt(allocated_claim, claim, record, given.inventory, given.plugin)
+        return adopt(allocated, claim, record, given.inventory, given.plugin)
     # A lost claim does not block itself: its allocation says what it holds, which is decided again here.
-    if relation is Relation.NEW and allocated_claim.results and given.blocked is not None:
+    if relation is Relation.NEW and allocated.results and given.blocked is not None:
         raise ClaimError(given.blocked)
-    return decide(allocated_claim, claim, given.held, given.inventory, given.plugin)
+    _check_devices(allocated, given.held, given.inventory)
+    grant = given.plugin.grant(without_repeated_configs(allocated), given.held, given.inventory)
+    return _record(allocated, claim, grant, given.plugin)
 
 
-def decide(claim: AllocatedClaim, asked: ResourceClaim, held: Held, inventory: Inventory, plugin: Plugin) -> Record:
-    """Decide what a new claim gets; `held` is what all other claims hold.
-
-    Raises:
-        ClaimConflictError: another claim holds what this one was allocated.
-        ClaimError: the claim cannot be prepared as it is.
-    """
-    _check_devices(claim, held, inventory)
-    return _record(claim, plugin.grant(without_repeated_configs(claim), held, inventory), asked, plugin)
-
-
-def _record(claim: AllocatedClaim, grant: ClaimGrant, asked: ResourceClaim, plugin: Plugin) -> Record:
+def _record(allocated: AllocatedClaim, claim: ResourceClaim, grant: ClaimGrant, plugin: Plugin) -> Record:
     # STARTED until its hardware is configured: after a crash, Unprepare then knows that it may have to be restored.
     state = ClaimState.STARTED if needs_configuring(plugin, grant.grants) else ClaimState.COMPLETED
-    return refreshed(record_of(claim, grant, (), state), asked)
+    return refreshed(record_of(allocated, grant, (), state), claim)
 
 
 def refused_beforehand(
@@ -247,10 +238,10 @@ def refused_beforehand(
         published: the devices of the pool; None if they are unknown.
     """
     try:
-        allocated_claim = allocated(ref, claim, plugin)
-        check_pools(allocated_claim, pool)
+        allocated = allocated_claim(ref, claim, plugin)
+        check_pools(allocated, pool)
         if published is not None:
-            _check_devices(allocated_claim, Held(), published)
+            _check_devices(allocated, Held(), published)
     except ClaimError as error:
         return str(error)
     return ""
@@ -259,7 +250,7 @@ def refused_beforehand(
 def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> None:
     # The claim's own devices so far, and whether it has only a share of each.
     own: dict[str, bool] = {}
-    for result in (allocated.result for allocated in claim.results):
+    for result in (part.result for part in claim.results):
         device = inventory.device(result.device)
         if device is None:
             raise ClaimError(
@@ -288,7 +279,9 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
         own[result.device] = share
 
 
-def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, inventory: Inventory, plugin: Plugin) -> Record:
+def adopt(
+    allocated: AllocatedClaim, claim: ResourceClaim, record: Record, inventory: Inventory, plugin: Plugin
+) -> Record:
     """Complete a recovered record with the claim's allocation. What the claim holds is not decided again.
 
     Raises:
@@ -298,26 +291,26 @@ def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, inventory
     grants = record.grants
     if not grants and isinstance(plugin, Recovers):
         recovered = ClaimGrant((), cpus=record.cpus, held=record.held)
-        grants = plugin.adopted(without_repeated_configs(claim), recovered, inventory)
+        grants = plugin.adopted(without_repeated_configs(allocated), recovered, inventory)
     elif not grants:
-        grants = plain_grants(claim)
-    completed = _record(claim, ClaimGrant(grants), asked, plugin)
+        grants = plain_grants(allocated)
+    completed = _record(allocated, claim, ClaimGrant(grants), plugin)
     return msgspec.structs.replace(completed, edits=record.edits, cpus=record.cpus, held=record.held)
 
 
-def refreshed(record: Record, asked: ResourceClaim) -> Record:
+def refreshed(record: Record, claim: ResourceClaim) -> Record:
     """Return the record with the claim's current pods, and the name by which its pod refers to it."""
-    pods, name = asked.status.reserved_for, asked.metadata.annotations.get(POD_CLAIM_NAME, "")
+    pods, name = claim.status.reserved_for, claim.metadata.annotations.get(POD_CLAIM_NAME, "")
     if (pods, name) == (record.pods, record.pod_claim_name):
         return record
     return msgspec.structs.replace(record, pods=pods, pod_claim_name=name)
 
 
-def prepare_decision(records: Iterable[Record], before: Callable[[str], Record | None]) -> Decision:
-    """Return the decision that prepares these records; a record that `before` returns is not committed again."""
+def prepare_decision(records: Iterable[Record], on_record: Callable[[str], Record | None]) -> Decision:
+    """Return the decision that prepares these records; a record that `on_record` returns is not committed again."""
     records = tuple(records)
     effects: list[Effect] = []
-    changed = tuple(record for record in records if before(record.uid) != record)
+    changed = tuple(record for record in records if on_record(record.uid) != record)
     started = tuple(record for record in records if record.state is ClaimState.STARTED)
     if started:
         effects.extend(Configure(record) for record in started)

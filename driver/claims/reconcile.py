@@ -21,7 +21,7 @@ from dranode.driver.claims.grant import readable_results
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Recovers
 from dranode.driver.claims.plugin import Inventory, Plugin
-from dranode.driver.claims.prepare import Relation, adopt, allocated, check_pools, relation_to
+from dranode.driver.claims.prepare import Relation, adopt, allocated_claim, check_pools, relation_to
 from dranode.driver.claims.record import Record
 from dranode.driver.claims.uses import UsedClaim
 
@@ -86,12 +86,12 @@ def _with_owner(record: Record, ref: ClaimRef, pods: tuple[ResourceClaimConsumer
 
 def _completed(record: Record, claim: ResourceClaim, inventory: Inventory, plugin: Plugin, pool: str | None) -> Record:
     try:
-        allocated_claim = allocated(record.ref, claim, plugin)
-        check_pools(allocated_claim, pool)
+        allocated = allocated_claim(record.ref, claim, plugin)
+        check_pools(allocated, pool)
         # A claim that is allocated to other devices by now is left to its next Prepare, which undoes it first.
-        if relation_to(allocated_claim, record) is not Relation.RECOVERED:
+        if relation_to(allocated, record) is not Relation.RECOVERED:
             return record
-        return adopt(allocated_claim, claim, record, inventory, plugin)
+        return adopt(allocated, claim, record, inventory, plugin)
     except Exception:  # noqa: BLE001 - the claim's next Prepare reports the error
         # For example, a configuration that this driver does not accept. The claim keeps what it holds.
         return record

@@ -16,7 +16,6 @@ from dranode.api.errors import DranodeError
 from dranode.driver.claims.answers import (
     Commit,
     Configure,
-    Decision,
     Effect,
     Refused,
     RemoveFiles,
@@ -47,16 +46,6 @@ class Interpreter(msgspec.Struct):
     plugin: Plugin
     store: RecordStore
     files: ClaimFiles
-
-    def execute(self, decision: Decision) -> dict[str, Refused]:
-        """Commit a decision, then carry out its effects; returns the failures by UID.
-
-        Raises:
-            LedgerError: the commit failed.
-        """
-        if decision.commit:
-            self.commit(decision.commit, failures=())
-        return self.carry_out(decision.effects)
 
     def carry_out(self, effects: Iterable[Effect]) -> dict[str, Refused]:
         """Carry out effects in order; returns the failures by UID.

@@ -148,9 +148,9 @@ class NodeClaims:
         self._lock.note_boot(boot_id)
         with contextlib.suppress(UnreadError):
             self.discovery.read()
-        self._write_missing()
+        self._write_unwritten()
 
-    def _write_missing(self) -> None:
+    def _write_unwritten(self) -> None:
         try:
             with self._lock.held():
                 self.interpreter.carry_out(map(WriteFiles, self.files.unwritten()))
@@ -189,7 +189,7 @@ class NodeClaims:
                 with self._lock.among_threads():
                     self._lock.notify()
         if before is None:
-            self._write_missing()
+            self._write_unwritten()
         return self.discovery.known is not before
 
     def follow(self) -> None:
@@ -439,7 +439,7 @@ class NodeClaims:
             _check_awaited(awaited)
             self.discovery.check()
             store, book = self.store, self.store.book
-            before = book.known_of(ref.uid for ref in claims)
+            known = book.known_of(ref.uid for ref in claims)
             outcomes: dict[str, ClaimOutcome] = {}
             records: dict[str, Record] = {}
             with store.transaction():
@@ -447,7 +447,7 @@ class NodeClaims:
                     self.plugin, self.inventory, book.held, self.pool, store.blocked(), self.not_enforced()
                 )
                 for ref, claim in claims.items():
-                    decided = self._decide(ref, claim, before.get(ref.uid), given)
+                    decided = self._decide(ref, claim, known.get(ref.uid), given)
                     if not isinstance(decided, Record):
                         outcomes[ref.uid] = decided
                     elif decided.grants:
@@ -468,8 +468,8 @@ class NodeClaims:
                     outcomes[uid] = failures[uid]
                     continue
                 # `granted` counts a claim once, also if kubelet prepares it again after a restart.
-                outcomes[uid] = Prepared(self.files.devices(record), new=uid not in before)
-                if uid not in before:
+                outcomes[uid] = Prepared(self.files.devices(record), new=uid not in known)
+                if uid not in known:
                     self.granted(record)
             return outcomes
 
@@ -540,7 +540,7 @@ class NodeClaims:
         # The record goes last. If a step fails, the claim keeps its devices, and kubelet calls again.
         book, uids = self.store.book, [ref.uid for ref in refs]
         decision = unprepare_decision(refs, book.known_of(uids), book.unreadable(uids), self.plugin)
-        failures = self.interpreter.execute(decision)
+        failures = self.interpreter.carry_out((decision.commit, *decision.effects))
         self._notify_of_settings()
         self._lock.freed.notify_all()
         return {ref.uid: failures.get(ref.uid) for ref in refs}

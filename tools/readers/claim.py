@@ -16,7 +16,7 @@ from dranode.driver.claims.answers import refused_by_error
 from dranode.driver.claims.grant import results_of
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.plugin import Inventory, Plugin
-from dranode.driver.claims.prepare import Circumstances, Relation, allocated, decide_claim, relation_to
+from dranode.driver.claims.prepare import Circumstances, Relation, allocated_claim, decide_claim, relation_to
 from dranode.driver.claims.record import LOST_RECORD, Record, holdings, missing_claims, prepared_devices, unknown_claim
 from dranode.driver.claims.uses import ClaimUse, pods_among, with_users
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
@@ -194,7 +194,7 @@ def _same(claim: ResourceClaim | None, record: Record | None, plugin: Plugin) ->
         return None
     ref = ClaimRef.of(claim)
     try:
-        return relation_to(allocated(ref, claim, plugin), record) is not Relation.CHANGED
+        return relation_to(allocated_claim(ref, claim, plugin), record) is not Relation.CHANGED
     except DranodeError:
         return None
 

@@ -19,7 +19,7 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.grant import ClaimGrant, Config, Grant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.claims.prepare import allocated, decide, refreshed
+from dranode.driver.claims.prepare import Circumstances, decide_claim, refreshed
 from dranode.driver.claims.reconcile import (
     ORPHAN_SECONDS,
     Attestation,
@@ -213,8 +213,8 @@ def test_a_claim_recovered_from_its_spec_is_configured_and_described_as_before()
     document = encode(claim)
     document["status"]["allocation"]["devices"]["config"] = [config]
     claim = decode(ResourceClaim, document)
-    asked = allocated(ClaimRef("default", "a", UID), claim, CPU)
-    before = decide(asked, claim, Held(), INVENTORY, CPU)
+    before = decide_claim(ClaimRef("default", "a", UID), claim, None, Circumstances(CPU, INVENTORY, Held()))
+    assert isinstance(before, Record)
     assert before.grants[0].state
     assert before.grants[0].attributes
     spec = claim_spec(KIND, before, {})

@@ -10,10 +10,10 @@ import pytest
 
 from dranode.api.documents import decode
 from dranode.api.resource import ResourceClaimSpec
+from dranode.driver.claims import prepare as deciding
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config
 from dranode.driver.claims.held import Held
 from dranode.driver.claims.plugin import Inventory, Plugin
-from dranode.driver.claims.prepare import allocated
 from dranode.driver.claims.record import fingerprint
 from dranode.sim.cluster.undecoded import parameter_errors
 from tests.fakes.drivers import Lamps, allocated_claim, reference
@@ -51,7 +51,7 @@ def test_repeated_equal_configurations_count_once(tmp_path: Path) -> None:
 def test_a_fingerprint_includes_repeated_entries_as_in_older_versions() -> None:
     opaque = {"driver": LAMPS, "parameters": {"colour": "red"}}
     twice = allocated_claim("a", LAMPS, ["lamp-0"], config=[{"source": "FromClaim", "opaque": opaque}] * 2)
-    asked = allocated(reference(twice), twice, Lamps())
+    asked = deciding.allocated_claim(reference(twice), twice, Lamps())
     assert fingerprint(asked) == "fe0afd780a66f76f"
 
 
