@@ -370,6 +370,17 @@ class PoolIndex:
         return entry[1]
 
 
+def contradictions(slices: Iterable[ResourceSlice]) -> Iterator[str]:
+    """Yield a sentence for each pool whose slices disagree on their number (kubernetes/kubernetes#141117)."""
+    for pool, newest in newest_slices(slices).items():
+        counts = sorted({slice_.spec.pool.resource_slice_count for slice_ in newest})
+        if len(counts) > 1:
+            yield (
+                f"the slices of pool {pool} say {' and '.join(map(str, counts))} as resourceSliceCount, so whether "
+                "kube-scheduler uses it depends on which it sees first; here, that is the first document"
+            )
+
+
 def _has_binding_devices(slice_: ResourceSlice) -> bool:
     return any(device.binding_conditions for device in slice_.spec.devices)
 

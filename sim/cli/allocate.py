@@ -15,6 +15,7 @@ from dranode.driver.claims.grant import readable_results
 from dranode.show.output import console, emit, output_option
 from dranode.show.picture.devices import part_text
 from dranode.show.terminal import columns, hanging
+from dranode.sim.allocator.pools import contradictions
 from dranode.sim.allocator.requests import Outcome
 from dranode.sim.cli.documents import asked_features, release_options, report_notes, simulated
 from dranode.sim.cluster.pods import ClusterDocuments, nodes_among, read_cluster_documents
@@ -53,7 +54,7 @@ def command(
     documents = simulated(documents, lambda: nodes_among(documents, node))
     cluster = read_cluster_documents(documents, features, node)
     require_pods(cluster.pods, files)
-    report_notes(tuple(_assumed_classes(documents, cluster)))
+    report_notes((*_assumed_classes(documents, cluster), *contradictions(cluster.slices)))
     placements = tuple(allocate_in_turn(cluster, cluster.pods, features, lambda: str(uuid.uuid4())))
     outcomes = [outcome for placement in placements for outcome in (*placement.outcomes, *placement.shared)]
     if not emit([_document(outcome) for outcome in outcomes], output):

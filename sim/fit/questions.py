@@ -12,6 +12,7 @@ from dranode.api.resource import ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import notes_on_failure
 from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.pools import contradictions
 from dranode.sim.fit.choice import Placement, PodChoice, RefusalGroup, refusal_groups
 from dranode.sim.fit.daemons import unknown_daemon_sets
 from dranode.sim.fit.demand import PodDemand, demand_of
@@ -36,6 +37,7 @@ def cluster_notes(dump: ClusterDump, *, adds: bool = False) -> Iterator[str]:
     if missing_nodes:
         nodes = number_of(len(missing_nodes), "node")
         yield f"pods on {nodes} without a Node document are not counted: {_listed(missing_nodes)}"
+    yield from contradictions(dump.slices)
     daemon_sets = sorted(map(str, unknown_daemon_sets(dump, dump.pods))) if adds else []
     if daemon_sets:
         yield (

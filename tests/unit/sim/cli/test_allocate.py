@@ -216,6 +216,22 @@ def test_a_note_says_how_a_patch_release_differs_from_the_modeled_one(
         assert phrase in result.stderr
 
 
+@pytest.mark.parametrize(("counts", "fits"), [((1, 2), False), ((2, 1), True)])
+def test_a_note_names_a_pool_whose_slices_disagree_on_their_number(
+    tmp_path: Path, counts: tuple[int, int], *, fits: bool
+) -> None:
+    slices = [gpus("a", 1), gpus("a", 1)]
+    for number, (slice_, count) in enumerate(zip(slices, counts, strict=True)):
+        slice_["metadata"]["name"] = f"a-{number}"
+        slice_["spec"]["devices"][0]["name"] = f"gpu-{number}"
+        slice_["spec"]["pool"]["resourceSliceCount"] = count
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump_all([CLASS, *slices, claim("x")]), encoding="utf-8")
+    result = CliRunner().invoke(command, [str(path)])
+    assert (result.exit_code == 0) is fits
+    assert "pool gpu.example.com/a say 1 and 2 as resourceSliceCount" in result.stderr
+
+
 @pytest.mark.parametrize(("options", "listed"), [(("--kubernetes", "1.36"), ["r"]), ((), None)])
 def test_the_release_decides_how_a_configuration_is_listed(
     tmp_path: Path, options: tuple[str, ...], listed: list[str] | None
