@@ -1,4 +1,4 @@
-"""Opaque configuration: the three forms, rows of A.8, and how class and claim come together."""
+"""Opaque configuration: the three forms, rows of A.8, and how those of class and claim are merged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_cpuset_is_read_from_each_form(parameters: Any) -> None:
     assert parse(parameters) == CPUConfig(cpuset="2-5")
 
 
-def test_fields_that_the_reference_does_not_know_are_passed_over_in_its_form() -> None:
+def test_unknown_fields_in_the_references_form_are_ignored() -> None:
     assert parse({**form2("2"), "kind": "X", "cpuConfig": {"cpuset": "2", "more": 1}}) == CPUConfig(cpuset="2")
 
 
@@ -63,7 +63,7 @@ def test_fields_that_the_reference_does_not_know_are_passed_over_in_its_form() -
         ({"apiVersion": "dra.cpu/v1alpha1"}, 'kind: the kind of dra.cpu/v1alpha1 is CPUConfig, not ""'),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_the_place(parameters: Any, phrase: str) -> None:
+def test_an_invalid_configuration_is_refused_with_its_path(parameters: Any, phrase: str) -> None:
     with pytest.raises(ClaimError) as raised:
         parse(parameters)
     assert phrase in str(raised.value)
@@ -119,11 +119,11 @@ def test_a_class_may_not_name_cpus(parameters: Any) -> None:
         parse(parameters, "FromClass")
 
 
-def test_a_class_may_give_defaults() -> None:
+def test_a_class_may_set_defaults() -> None:
     assert parse(own(threads="full-core"), "FromClass") == CPUConfig(threads=Threads.FULL_CORE)
 
 
-def test_nothing_configured_is_every_default() -> None:
+def test_an_empty_configuration_has_every_default() -> None:
     assert merged() == CPUPolicy()
 
 
@@ -138,14 +138,14 @@ def test_claims_override_classes_field_by_field_in_list_order() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"threads": "full-core"}, {"l3": "require"}, {"spread": {}}])
-def test_a_cpuset_and_a_class_that_places_do_not_go_together(fields: dict[str, Any]) -> None:
+def test_a_cpuset_contradicts_a_class_that_chooses_cpus(fields: dict[str, Any]) -> None:
     with pytest.raises(
         ClaimError, match=r"config\[1\]: a cpuset names the CPUs, so it cannot .* which config\[0\] sets"
     ):
         merged(own(**fields), {"cpuset": "2-3"})
 
 
-def test_every_cpuset_is_kept_for_the_decision() -> None:
+def test_all_cpusets_are_kept_for_the_decision() -> None:
     policy = merged(own(sharing="pod"), {"cpuset": "2"}, form2("3"))
     assert policy.cpusets == (CPUSet((2,)), CPUSet((3,)))
 

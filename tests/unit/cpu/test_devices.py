@@ -1,4 +1,4 @@
-"""The devices of every mode; rows of A.15, adapted to devices that are called by CPU id."""
+"""The devices of every mode; rows of A.15, adapted to devices that are named by CPU id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.fakes.topology import regular, topology
 # Two sockets with one NUMA node each, four cores with two threads: the example of the reference sheet, 2.3.
 EXAMPLE = regular(sockets=2, numa=1, l3=1, cores=4, threads=2)
 INDIVIDUAL = CPUOptions(mode=DeviceMode.INDIVIDUAL)
-# What is published of the second core of EXAMPLE, and of its first thread.
+# What is published about the second core of EXAMPLE, and about its first thread.
 SECOND_CORE = {
     "resource.kubernetes.io/numaNode": {"int": 0},
     "dra.cpu/socketID": {"int": 0},
@@ -91,7 +91,7 @@ def test_the_machine_is_one_group() -> None:
     assert one["capacity"]["dra.cpu/cpu"]["value"] == "14"
 
 
-def test_an_individual_device_is_called_by_its_cpu() -> None:
+def test_an_individual_device_is_named_after_its_cpu() -> None:
     options = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=cpus("0,8"), node_allocatable_mapping=True)
     first, second, *rest = published(EXAMPLE, options)
     assert first == {
@@ -103,7 +103,7 @@ def test_an_individual_device_is_called_by_its_cpu() -> None:
     assert len(rest) == 12
 
 
-def test_siblings_follow_one_another_and_names_do_not_shift() -> None:
+def test_siblings_are_adjacent_and_names_do_not_shift() -> None:
     assert names(MACHINES["M1"], INDIVIDUAL) == ["cpu000", "cpu002", "cpu001", "cpu003"]
     reserved = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=cpus("0"))
     assert names(MACHINES["M1"], reserved) == ["cpu002", "cpu001", "cpu003"]
@@ -152,7 +152,7 @@ def test_with_whole_cores_an_individual_device_is_a_core() -> None:
         ("M1", "0-3", False, 1, {}),
     ],
 )
-def test_the_published_slice_counts_hold(
+def test_the_number_of_slices_is_as_published(
     machine: str, reserved: str, *, roots: bool, slices: int, per_numa: dict[int, int]
 ) -> None:
     options = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=cpus(reserved))
@@ -187,7 +187,7 @@ def test_the_published_slice_counts_hold(
         ),
     ],
 )
-def test_a_capacity_says_which_requests_it_takes(reserved: str, threads: Threads, capacity: Any) -> None:
+def test_a_capacity_has_a_request_policy(reserved: str, threads: Threads, capacity: Any) -> None:
     machine = regular(sockets=1, numa=1, l3=1, cores=4, threads=2)
     (one,) = published(machine, CPUOptions(reserved=cpus(reserved), threads=threads))
     assert one["capacity"] == {"dra.cpu/cpu": capacity}
@@ -197,7 +197,7 @@ def test_a_group_without_cpus_is_no_device() -> None:
     assert names(EXAMPLE, CPUOptions(reserved=cpus("0-3,8-11"))) == ["cpudevnuma001"]
 
 
-def test_a_half_reserved_core_is_not_promised_where_cores_are_whole() -> None:
+def test_a_half_reserved_core_is_not_published_if_cores_are_whole() -> None:
     options = CPUOptions(reserved=cpus("0"), threads=Threads.FULL_CORE)
     first, _ = published(EXAMPLE, options)
     assert first["capacity"]["dra.cpu/cpu"]["value"] == "6"
@@ -206,30 +206,30 @@ def test_a_half_reserved_core_is_not_promised_where_cores_are_whole() -> None:
     )
 
 
-def test_of_cores_of_unequal_size_a_request_is_for_as_much_as_the_largest_has() -> None:
+def test_with_cores_of_unequal_size_the_request_step_is_the_largest_core() -> None:
     hybrid = topology({0: (0, 0, 0, 0), 1: (0, 0, 0, 0), 2: (1, 0, 0, 0), 3: (2, 0, 0, 0), 4: (3, 0, 0, 0)})
     (one,) = published(hybrid, CPUOptions(threads=Threads.FULL_CORE))
     capacity = one["capacity"]["dra.cpu/cpu"]
-    # The fifth CPU is half a request.
+    # The fifth CPU would be half a request.
     assert capacity["value"] == "4"
     assert capacity["requestPolicy"] == {"default": "2", "validRange": {"min": "2", "step": "2"}}
 
 
-def test_cores_of_which_none_replace_another_are_asked_for_by_the_cpu() -> None:
+def test_cores_of_incompatible_sizes_are_requested_by_the_cpu() -> None:
     odd = topology({cpu: (cpu // 3, 0, 0, 0) for cpu in range(5)})
     (one,) = published(odd, CPUOptions(threads=Threads.FULL_CORE))
     assert one["capacity"]["dra.cpu/cpu"]["requestPolicy"] == RANGE
 
 
 @pytest.mark.parametrize("mode", list(DeviceMode))
-def test_interrupts_keep_a_cpu_where_claims_may_have_all_others_quiet(mode: DeviceMode) -> None:
+def test_one_cpu_is_kept_for_interrupts_if_claims_may_isolate_all_others(mode: DeviceMode) -> None:
     quiet = CPUOptions(mode=mode, max_isolation=Isolation.QUIET)
     assert (count(quiet), count(quiet._replace(reserved=cpus("0")))) == (15, 15)
     assert count(quiet._replace(max_isolation=Isolation.CPUSET)) == 16
 
 
 def count(options: CPUOptions) -> int:
-    """How many CPUs are published of a machine of 16."""
+    """The number of published CPUs on a machine of 16."""
     devices = cpu_devices(regular(sockets=1, numa=2, l3=1, cores=4, threads=2), options, {})
     return sum(int(each.capacity["dra.cpu/cpu"].value.value) if each.capacity else 1 for each in devices)
 
@@ -280,9 +280,7 @@ def test_core_types_are_published_for_groups_of_one_type() -> None:
     ("field", "counted", "named"),
     [("isolated", "numIsolatedCPUs", "isolated"), ("nohz_full", "numNohzFullCPUs", "nohzFull")],
 )
-def test_cpus_that_are_isolated_or_without_a_tick_are_published_where_there_are_any(
-    field: str, counted: str, named: str
-) -> None:
+def test_isolated_and_tickless_cpus_are_published_if_there_are_any(field: str, counted: str, named: str) -> None:
     machine = replace(EXAMPLE, **{field: cpus("1,9")})
     assert [one["attributes"][f"dra.cpu/{counted}"]["int"] for one in published(machine, CPUOptions())] == [2, 0]
     single = [one["name"] for one in published(machine, INDIVIDUAL) if one["attributes"][f"dra.cpu/{named}"]["bool"]]
@@ -297,7 +295,7 @@ def test_a_core_is_isolated_only_if_all_its_threads_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["cpudevnuma000", "cpu1", "cpu0001", "core1", "gpu001", "cpu001x", "xcpu001", ""])
-def test_a_name_of_another_kind_is_no_individual_cpu(name: str) -> None:
+def test_another_kind_of_name_is_no_individual_cpu(name: str) -> None:
     assert individual_cpus(name, EXAMPLE) is None
 
 
@@ -325,7 +323,7 @@ def test_an_individual_device_has_its_cpu_or_its_core(name: str, expected: str) 
         )
     ],
 )
-def test_every_mode_publishes_what_the_api_takes(
+def test_every_mode_publishes_valid_devices(
     mode: DeviceMode, group_by: GroupBy, threads: Threads, machine: Topology
 ) -> None:
     roots = {f"pci0000:{index:02x}": machine.online for index in range(30)}
@@ -338,7 +336,7 @@ def test_every_mode_publishes_what_the_api_takes(
         assert slice_problems(spec) == []
 
 
-def test_too_many_roots_cost_the_attribute_and_not_the_device() -> None:
+def test_with_too_many_roots_only_the_attribute_is_left_out() -> None:
     roots = {f"pci0000:{index:02x}": EXAMPLE.online for index in range(60)}
     inventory = publishable(Inventory(devices=cpu_devices(EXAMPLE, CPUOptions(group_by=GroupBy.MACHINE), roots)))
     assert set(inventory.devices[0].attributes) == {"dra.cpu/smtEnabled", "dra.cpu/numCPUs"}
@@ -361,7 +359,7 @@ def test_options_are_read_as_serve_names_them() -> None:
     )
     assert read_options({}) == CPUOptions(keep_shared=True)
     assert read_options({"keep_shared": False}) == CPUOptions()
-    # As manifests say it that leave the other option at its default.
+    # As in manifests that leave the other option at its default.
     single = {"device_mode": "individual", "group_by": "numanode"}
     assert read_options(single) == CPUOptions(mode=DeviceMode.INDIVIDUAL, keep_shared=True)
 
@@ -380,7 +378,7 @@ def test_options_are_read_as_serve_names_them() -> None:
         ({"reserved_cpus": "0-"}, '--reserved-cpus: "0-" in the cpu-list "0-" is neither a CPU nor a range'),
     ],
 )
-def test_an_option_that_cannot_be_meant_is_refused(options: dict[str, str], phrase: str) -> None:
+def test_an_invalid_option_is_refused(options: dict[str, str], phrase: str) -> None:
     with pytest.raises(UsageError) as raised:
         read_options(options)
     assert phrase in str(raised.value)
@@ -404,18 +402,16 @@ def test_reserved_cpus_must_exist_and_leave_something() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        # Two NUMA nodes of eight CPUs, two threads a core: the last of the largest groups gives one up.
+        # Two NUMA nodes of eight CPUs, two threads a core: the last of the largest groups gives up one CPU.
         ({}, {"cpudevnuma000": 8, "cpudevnuma001": 7}),
         ({"threads": Threads.FULL_CORE}, {"cpudevnuma000": 8, "cpudevnuma001": 6}),
         ({"group_by": GroupBy.MACHINE}, {"cpudevmachine": 15}),
         ({"reserved": cpus("0")}, {"cpudevnuma000": 7, "cpudevnuma001": 8}),
-        # A reserved CPU that is offline is no CPU for anybody.
+        # A reserved CPU that is offline is available to nobody.
         ({"reserved": cpus("99")}, {"cpudevnuma000": 8, "cpudevnuma001": 7}),
     ],
 )
-def test_what_is_published_leaves_containers_without_claims_a_cpu(
-    options: dict[str, Any], expected: dict[str, int]
-) -> None:
+def test_one_cpu_is_left_for_containers_without_claims(options: dict[str, Any], expected: dict[str, int]) -> None:
     machine = regular(sockets=1, numa=2, l3=1, cores=4, threads=2)
     devices = published(machine, CPUOptions(keep_shared=True, **options))
     assert {one["name"]: int(one["capacity"]["dra.cpu/cpu"]["value"]) for one in devices} == expected
@@ -423,7 +419,7 @@ def test_what_is_published_leaves_containers_without_claims_a_cpu(
 
 
 @pytest.mark.parametrize(("threads", "count"), [(Threads.ANY, 15), (Threads.FULL_CORE, 7)])
-def test_single_cpus_are_published_but_for_one(threads: Threads, count: int) -> None:
+def test_all_individual_cpus_but_one_are_published(threads: Threads, count: int) -> None:
     machine = regular(sockets=1, numa=2, l3=1, cores=4, threads=2)
     kept = CPUOptions(mode=DeviceMode.INDIVIDUAL, threads=threads, keep_shared=True)
     assert len(published(machine, kept)) == count

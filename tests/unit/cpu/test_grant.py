@@ -1,4 +1,4 @@
-"""What claims are given in the grouped modes; vectors A.7 of ../vectors/cpu.json and the rows of A.9."""
+"""What claims are granted in the grouped modes; vectors A.7 of ../vectors/cpu.json and the rows of A.9."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SMT = regular(sockets=1, numa=2, l3=1, cores=4, threads=2)
 
 
 def replace_capacity(one: DeviceRequestAllocationResult, name: str) -> DeviceRequestAllocationResult:
-    """The result with what it consumes under another name."""
+    """The result with its consumed capacity under another name."""
     return msgspec.structs.replace(one, consumed_capacity={name: one.consumed_capacity["dra.cpu/cpu"]})
 
 
 @pytest.mark.parametrize("row", VECTORS, ids=lambda row: f"{row['topo']}-{row['groupBy']}-{row['want']}")
-def test_the_published_grouped_cases_hold(row: dict[str, Any]) -> None:
+def test_grouped_claims_get_the_published_answers(row: dict[str, Any]) -> None:
     reserved = cpus(row.get("reserved", ""))
     options = CPUOptions(group_by=GroupBy(row["groupBy"]), reserved=reserved, order=Order.REFERENCE)
     takes = row.get("takeList") or [["req", device, amount] for device, amount in row["take"].items()]
@@ -62,7 +62,7 @@ def test_the_published_grouped_cases_hold(row: dict[str, Any]) -> None:
         (None, 'CPU capacity "dra.cpu/cpu" for device "cpudevnuma000" is missing'),
     ],
 )
-def test_a_capacity_that_is_no_number_of_cpus_is_refused(amount: str | None, phrase: str) -> None:
+def test_a_capacity_that_is_not_a_number_of_cpus_is_refused(amount: str | None, phrase: str) -> None:
     with pytest.raises(ClaimError, match=phrase):
         granted(MACHINES["M1"], claim([result("cpudevnuma000", amount)]))
 
@@ -81,7 +81,7 @@ def test_the_capacity_of_another_domain_is_no_number_of_cpus() -> None:
 
 
 class TestOpaqueCpusets:
-    """A.9: machine M4, machine grouping, two CPUs, the request called like the claim."""
+    """A.9: machine M4, machine grouping, two CPUs; the request is named like the claim."""
 
     def grant(self, *configs: Any, name: str = "claim-1", held: str = "", reserved: str = "", request: str = "") -> Any:
         asked = claim([result("cpudevmachine", 2, request or name)], configs, name)
@@ -93,7 +93,7 @@ class TestOpaqueCpusets:
         return {"apiVersion": version, "cpuConfig": {"cpuset": cpuset}}
 
     @pytest.mark.parametrize(("name", "cpuset"), [("claim-1", "0,4"), ("claim-2", "1,5")])
-    def test_a_cpuset_is_given_as_it_stands(self, name: str, cpuset: str) -> None:
+    def test_a_cpuset_is_granted_exactly(self, name: str, cpuset: str) -> None:
         got = self.grant(config(self.form2(cpuset)), name=name)
         assert got.edits == ContainerEdits(env=(f"DRA_CPUSET_{name}={cpuset}",))
 
@@ -114,7 +114,7 @@ class TestOpaqueCpusets:
         ):
             self.grant(config(self.form2("2,6"), source="FromClass"))
 
-    def test_a_configuration_for_another_request_is_none(self) -> None:
+    def test_a_configuration_for_another_request_is_ignored(self) -> None:
         with pytest.raises(ClaimError, match="is targeted by 0 configurations, must be targeted by exactly 1"):
             self.grant(config(self.form2("2,6"), ("different-request-name",)))
 
@@ -127,7 +127,7 @@ class TestOpaqueCpusets:
         assert str(self.grant(config(self.form2("2,6"), requests)).cpus) == "2,6"
 
     @pytest.mark.parametrize("requests", [("claim-1",), ("claim-1/selected",)])
-    def test_a_subrequest_is_reached_by_either_name(self, requests: tuple[str, ...]) -> None:
+    def test_a_configuration_may_name_a_subrequest_or_its_request(self, requests: tuple[str, ...]) -> None:
         got = self.grant(config(self.form2("2,6"), requests), request="claim-1/selected")
         assert (str(got.cpus), got.grants[0].request) == ("2,6", "claim-1/selected")
 
@@ -146,16 +146,16 @@ class TestOpaqueCpusets:
         with pytest.raises(ClaimError, match="contain reserved cores: 0"):
             self.grant(config(self.form2("0,4")), reserved="0-1")
 
-    def test_one_cpuset_for_two_results_is_given_once(self) -> None:
+    def test_one_cpuset_for_two_results_is_granted_once(self) -> None:
         asked = claim([result("cpudevmachine", 2, "a"), result("cpudevmachine", 2, "b")], [config(self.form2("0,4"))])
         with pytest.raises(ClaimError, match="are already assigned to another device in this claim: 0,4"):
             granted(MACHINES["M4"], asked, MACHINE)
 
-    def test_the_size_is_the_granted_capacity(self) -> None:
+    def test_a_cpuset_must_have_the_size_of_the_allocated_capacity(self) -> None:
         with pytest.raises(ClaimError, match="opaque config cpuset size 3 does not match requested capacity 2"):
             self.grant(config({"cpuset": "0-2"}))
 
-    def test_policies_stand_beside_one_cpuset(self) -> None:
+    def test_policies_may_be_combined_with_one_cpuset(self) -> None:
         got = self.grant(config(own(sharing="pod"), source="FromClass"), config(own(cpuset="2,6")))
         assert (str(got.cpus), got.grants[0].state) == ("2,6", {"sharing": "pod"})
 
@@ -173,13 +173,13 @@ def test_a_cpuset_stays_inside_the_group_that_was_allocated() -> None:
     assert str(granted(MACHINES["M4"], asked).cpus) == "1,4"
 
 
-def test_a_cpuset_that_splits_cores_is_refused_where_whole_cores_are_handed_out() -> None:
+def test_a_cpuset_that_splits_cores_is_refused_if_cores_are_whole() -> None:
     asked = claim([result("cpudevmachine", 2)], [config({"cpuset": "0-1"})])
     with pytest.raises(ClaimError, match="split cores, but this node hands out whole cores: 4-5 are missing"):
         granted(MACHINES["M4"], asked, CPUOptions(group_by=GroupBy.MACHINE, threads=Threads.FULL_CORE))
 
 
-def test_too_little_left_because_of_others_is_a_conflict_that_names_them() -> None:
+def test_a_shortage_because_of_others_is_a_conflict_that_names_them() -> None:
     asked = claim([result("cpudevnuma000", 4, "big")], name="late")
     with pytest.raises(ClaimConflictError) as raised:
         granted(MACHINES["M4"], asked, held=holding(first="0-1", second="4,6"))
@@ -189,7 +189,7 @@ def test_too_little_left_because_of_others_is_a_conflict_that_names_them() -> No
     )
 
 
-def test_more_than_a_group_ever_has_is_no_conflict() -> None:
+def test_more_cpus_than_a_group_has_are_refused_without_a_conflict() -> None:
     with pytest.raises(ClaimError, match="which has 3 left: 1,4-5; claims may get 4 in total: 0-1,4-5") as raised:
         granted(MACHINES["M4"], claim([result("cpudevnuma000", 5)]), held=holding(other="0"))
     assert not isinstance(raised.value, ClaimConflictError)
@@ -208,7 +208,7 @@ def test_one_per_core_holds_whole_cores_and_runs_on_one_thread_of_each() -> None
     assert got.edits == ContainerEdits(env=("DRA_CPUSET_claim-1=0-3", "DRANODE_HELD_claim-1=0-3,8-11"))
 
 
-def test_full_core_on_the_node_holds_for_claims_that_ask_for_nothing() -> None:
+def test_full_core_as_the_nodes_option_applies_to_claims_without_a_configuration() -> None:
     options = CPUOptions(threads=Threads.FULL_CORE)
     asked = claim([result("cpudevnuma000", 2)], [config(own(threads="any"))])
     assert str(granted(SMT, asked, options, holding(other="8-10")).cpus) == "3,11"
@@ -216,7 +216,7 @@ def test_full_core_on_the_node_holds_for_claims_that_ask_for_nothing() -> None:
         granted(SMT, asked, options, holding(other="8-11"))
 
 
-def test_policies_reach_the_picker() -> None:
+def test_policies_are_passed_to_the_picker() -> None:
     asked = claim([result("cpudevnuma000", 2)], [config(own(spread={"policy": "spread"}, l3="ignore"))])
     assert str(granted(SMT, asked).cpus) == "0-1"
 
@@ -232,14 +232,14 @@ def test_a_later_claim_configuration_overrides_an_earlier_one_field_by_field() -
     assert got.grants[0].state == {"sharing": "pod", "cfsQuota": "unlimited"}
 
 
-def test_admin_access_holds_nothing_and_may_name_what_others_hold() -> None:
+def test_admin_access_holds_nothing_and_may_name_held_cpus() -> None:
     asked = claim([result("cpudevnuma000", 4, admin_access=True)])
     got = granted(MACHINES["M4"], asked, held=holding(other="0-1,4-5"))
     assert (str(got.cpus), str(got.held), got.edits) == ("", "", None)
     assert got.grants[0].admin
 
 
-def test_the_share_comes_back_with_what_it_was_given() -> None:
+def test_a_grant_has_its_share_id_and_its_cpus_as_attributes() -> None:
     got = granted(MACHINES["M4"], claim([result("cpudevnuma000", 2, share_id="share-1")]))
     (one,) = got.grants
     assert one.share_id == "share-1"
@@ -262,21 +262,21 @@ def test_local_memory_names_the_numa_nodes() -> None:
     assert granted(with_memory, asked, MACHINE).grants[0].state == {"memory": "local", "mems": "0-1"}
 
 
-def test_local_memory_where_there_is_none_is_refused() -> None:
+def test_local_memory_is_refused_if_the_nodes_have_none() -> None:
     asked = claim([result("cpudevmachine", 2)], [config(own(cpuset="0,2", memory="local"))])
     with pytest.raises(ClaimError, match="CPUs 2 are on NUMA node 1, which has no memory"):
         granted(_with_memory(0), asked, MACHINE)
 
 
 @pytest.mark.parametrize(("has", "mems"), [("0,2", "0-1"), ("0,8-9", "0"), ("8-9", "")])
-def test_a_claim_that_comes_back_with_offline_cpus_has_the_memory_of_the_others(has: str, mems: str) -> None:
+def test_a_recovered_claim_with_offline_cpus_has_the_memory_of_its_other_cpus(has: str, mems: str) -> None:
     asked = claim([result("cpudevmachine", 2)], [config(own(memory="local"))])
     found = ClaimGrant(grants=(), cpus=cpus(has), held=cpus(has))
     (grant,) = adopted(asked, found, _with_memory(0, 1), MACHINE)
     assert grant.state.get("mems", "") == mems
 
 
-def test_local_memory_of_which_the_kernel_says_nothing_is_refused_without_a_claim_about_nodes() -> None:
+def test_local_memory_is_refused_if_the_kernel_does_not_report_its_numa_nodes() -> None:
     asked = claim([result("cpudevmachine", 2)], [config(own(cpuset="0,2", memory="local"))])
     with pytest.raises(ClaimError, match="but the kernel does not report which NUMA nodes have memory; leave out"):
         granted(_with_memory(), asked, MACHINE)
@@ -287,7 +287,7 @@ def test_local_memory_of_which_the_kernel_says_nothing_is_refused_without_a_clai
         granted(nowhere, asked, MACHINE)
 
 
-def test_the_claim_that_would_take_the_last_shared_cpu_is_refused_where_none_are_reserved() -> None:
+def test_a_claim_for_the_last_shared_cpu_is_refused_if_none_is_reserved() -> None:
     asked = claim([result("cpudevnuma000", 4)])
     others = holding(other="2-3,6-7")
     with pytest.raises(ClaimError, match=r"would take 0-1,4-5, the last CPUs .*set --reserved-cpus"):
@@ -295,13 +295,13 @@ def test_the_claim_that_would_take_the_last_shared_cpu_is_refused_where_none_are
     assert str(granted(MACHINES["M4"], asked, CPUOptions(), others).cpus) == "0-1,4-5"
     reserved = CPUOptions(keep_shared=True, reserved=cpus("0"))
     assert str(granted(MACHINES["M4"], claim([result("cpudevnuma000", 3)]), reserved, others).cpus) == "1,4-5"
-    # Reserved CPUs that are offline are nothing to run on.
+    # Reserved CPUs that are offline cannot run containers.
     offline = CPUOptions(keep_shared=True, reserved=cpus("8"))
     with pytest.raises(ClaimError, match="the last CPUs"):
         granted(MACHINES["M4"], asked, offline, others)
 
 
-def test_the_last_shared_cpu_is_waited_for_where_others_hold_the_rest_and_not_where_the_claim_takes_all() -> None:
+def test_the_last_shared_cpu_is_a_conflict_only_if_others_hold_the_rest() -> None:
     options = CPUOptions(keep_shared=True)
     half = result("cpudevnuma000", 4)
     with pytest.raises(ClaimConflictError, match=r"2-3,6-7 held by default/other$"):
@@ -311,7 +311,7 @@ def test_the_last_shared_cpu_is_waited_for_where_others_hold_the_rest_and_not_wh
     assert not isinstance(refusal.value, ClaimConflictError)
 
 
-def test_a_group_that_the_node_does_not_have_is_refused() -> None:
+def test_an_unknown_group_is_refused() -> None:
     with pytest.raises(
         ClaimError, match="cpudevsocket000, which is not a group of CPUs of this node with --group-by numanode"
     ):
@@ -322,7 +322,7 @@ def _with_memory(*nodes: int) -> Topology:
     return replace(MACHINES["M4"], memory_nodes=frozenset(nodes))
 
 
-def test_one_claim_gets_both_threads_of_its_own_core_rather_than_a_thread_of_anothers() -> None:
+def test_a_claim_gets_both_threads_of_its_own_core_rather_than_one_of_anothers() -> None:
     reference, held = NUMA._replace(order=Order.REFERENCE), holding(other="0")
     requests = [result("cpudevnuma000", 1, name) for name in ("a", "b")]
     assert str(granted(SMT, claim(requests), reference, held).cpus) == "1,8"
@@ -339,7 +339,7 @@ def test_one_claim_gets_both_threads_of_its_own_core_rather_than_a_thread_of_ano
         (("a", "b", "b"), [("0,4", "0,4"), ("2,6", "2,6"), ("1,5", "1,5")]),
     ],
 )
-def test_what_each_result_was_given_is_noted_where_containers_can_have_one_request_of_several(
+def test_each_results_cpus_are_recorded_if_containers_can_use_single_requests(
     names: tuple[str, ...], parts: list[tuple[str, str]]
 ) -> None:
     devices = ("cpudevnuma000", "cpudevnuma001", "cpudevnuma000")
@@ -353,7 +353,7 @@ def test_what_each_result_was_given_is_noted_where_containers_can_have_one_reque
     ("sharing", "told"),
     [((), []), (("a",), ["_0"]), (("b",), ["_1"]), (("a", "b"), ["", "_0", "_1"])],
 )
-def test_each_request_that_asked_for_the_shared_pool_says_so(sharing: tuple[str, ...], told: list[str]) -> None:
+def test_each_request_for_the_shared_pool_is_recorded(sharing: tuple[str, ...], told: list[str]) -> None:
     configs = [config(own(shared=True), (name,)) for name in sharing]
     results = [result(device, 2, name) for device, name in (("cpudevnuma000", "a"), ("cpudevnuma001", "b"))]
     asked = claim(results, configs)
@@ -364,7 +364,7 @@ def test_each_request_that_asked_for_the_shared_pool_says_so(sharing: tuple[str,
     ]
 
 
-def test_a_claim_of_admin_access_alone_does_not_separate_its_requests() -> None:
+def test_a_claim_with_only_admin_access_does_not_separate_its_requests() -> None:
     got = granted(MACHINES["M4"], claim([result("cpudevnuma000", 2, name, admin_access=True) for name in ("a", "b")]))
     assert [(grant.cpus, grant.held, grant.edits, grant.attributes) for grant in got.grants] == [
         (None, CPUSet(), None, {})
@@ -383,16 +383,14 @@ def test_a_request_that_runs_on_one_thread_of_each_core_holds_both() -> None:
 @pytest.mark.parametrize(
     ("isolation", "count", "expected"),
     [
-        # Isolated and without a tick, then either of both, then any.
+        # Isolated and tickless ones first, then either of both, then any.
         ("partition", 2, "4-5"),
         ("quiet", 3, "2-4"),
         ("quiet", 5, "0-4"),
         ("cpuset", 2, "0-1"),
     ],
 )
-def test_claims_that_ask_for_isolation_get_the_cpus_that_the_command_line_isolates(
-    isolation: str, count: int, expected: str
-) -> None:
+def test_claims_with_isolation_get_isolcpus_and_nohz_full_cpus_first(isolation: str, count: int, expected: str) -> None:
     machine = replace(regular(sockets=1, numa=1, l3=1, cores=8, threads=1), isolated=cpus("2-5"), nohz_full=cpus("4-5"))
     asked = claim([result("cpudevnuma000", count)], [config(own(isolation=isolation))])
     assert str(granted(machine, asked, CPUOptions(max_isolation=Isolation.PARTITION)).cpus) == expected
@@ -400,7 +398,7 @@ def test_claims_that_ask_for_isolation_get_the_cpus_that_the_command_line_isolat
 
 @pytest.mark.parametrize("limit", list(Isolation))
 @pytest.mark.parametrize("isolation", list(Isolation))
-def test_no_claim_gets_more_isolation_than_is_allowed(isolation: Isolation, limit: Isolation) -> None:
+def test_no_claim_gets_more_isolation_than_allowed(isolation: Isolation, limit: Isolation) -> None:
     asked = claim([result("cpudevnuma000", 1)], [config(own(isolation=isolation.value), source="FromClass")])
     options = CPUOptions(max_isolation=limit)
     if isolation.level > limit.level:
@@ -416,7 +414,7 @@ def test_no_claim_gets_more_isolation_than_is_allowed(isolation: Isolation, limi
 
 @pytest.mark.parametrize("threads", [Threads.ANY, Threads.FULL_CORE])
 @pytest.mark.parametrize("group_by", [GroupBy.NUMANODE, GroupBy.SOCKET])
-def test_whatever_is_published_is_granted(threads: Threads, group_by: GroupBy) -> None:
+def test_everything_published_can_be_granted(threads: Threads, group_by: GroupBy) -> None:
     options = CPUOptions(threads=threads, group_by=group_by, keep_shared=True)
     step = 2 if threads is Threads.FULL_CORE else 1
     held: dict[str, str] = {}

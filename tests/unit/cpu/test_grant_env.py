@@ -1,4 +1,4 @@
-"""The claim's CPUs in its CDI spec, written and read back; the form is dra-driver-cpu's."""
+"""The claim's CPUs in its CDI spec, written and read back, in dra-driver-cpu's form."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_a_claim_without_cpus_has_no_edits() -> None:
 
 
 @pytest.mark.parametrize(("on", "held"), [("0-3,8", "0-3,8"), ("0-1", "0-1,8-9")])
-def test_what_was_written_is_read_back(on: str, held: str) -> None:
+def test_written_edits_are_read_back(on: str, held: str) -> None:
     edits = claim_edits("u", cpus(on), cpus(held))
     assert edits is not None
     assert spec_cpus("u", spec(*edits.env)) == ClaimGrant(grants=(), edits=edits, cpus=cpus(on), held=cpus(held))
 
 
-def test_isolation_and_the_shared_pool_are_said_and_read_back() -> None:
+def test_isolation_and_the_shared_pool_are_written_and_read_back() -> None:
     edits = claim_edits("u", cpus("2"), cpus("2"), Isolation.QUIET, shared=True)
     assert edits is not None
     assert edits.env == ("DRA_CPUSET_u=2", "DRANODE_ISOLATION_u=quiet", "DRANODE_SHARED_u=true")
@@ -44,11 +44,11 @@ def test_isolation_and_the_shared_pool_are_said_and_read_back() -> None:
     "env",
     [(), ("DRA_CPUSET_v=0-1",), ("DRA_CPUSET_u=",), ("DRA_CPUSET_u=a-b",), ("DRA_CPUSET_u",), ("DRANODE_HELD_u=1",)],
 )
-def test_a_spec_that_says_nothing_of_the_claim_recovers_nothing(env: tuple[str, ...]) -> None:
+def test_a_spec_without_the_claims_variable_recovers_nothing(env: tuple[str, ...]) -> None:
     assert spec_cpus("u", spec(*env)) is None
 
 
-def test_what_a_claim_runs_on_is_always_held() -> None:
+def test_the_cpus_that_a_claim_runs_on_are_always_held() -> None:
     got = spec_cpus("u", spec("DRA_CPUSET_u=0-1", "DRANODE_HELD_u=8"))
     assert got is not None
     assert got.held == cpus("0-1,8")

@@ -1,4 +1,4 @@
-"""What claims are given in individual mode; rows of A.7, with devices called by CPU id."""
+"""What claims are granted in individual mode; rows of A.7, with devices named by CPU id."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_claim_without_results_of_this_driver_gets_nothing() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpudev000", "cpu0", "cpu0000", "gpu000", "core0", "core"])
-def test_a_device_that_is_no_cpu_is_refused(device: str) -> None:
+def test_a_device_that_is_not_a_cpu_is_refused(device: str) -> None:
     with pytest.raises(
         ClaimError, match=f"was allocated {device}, which is neither a CPU nor a core of this node .*; {ANEW}"
     ):
@@ -57,7 +57,7 @@ def test_a_device_that_is_no_cpu_is_refused(device: str) -> None:
         ("cpu001 cpu001", "which it was allocated twice"),
     ],
 )
-def test_a_cpu_that_is_not_handed_out_is_refused(device: str, why: str) -> None:
+def test_a_cpu_that_is_not_published_is_refused(device: str, why: str) -> None:
     with pytest.raises(ClaimError, match=f"{why}; {ANEW}"):
         take(MACHINES["M1"], device, options=CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=cpus("0")))
 
@@ -73,7 +73,7 @@ def test_admin_access_takes_nothing_from_the_holder() -> None:
 
 
 @pytest.mark.parametrize("threads", ["full-core", "one-per-core"])
-def test_whole_cores_are_verified_over_all_requests(threads: str) -> None:
+def test_whole_cores_are_checked_over_all_requests(threads: str) -> None:
     with pytest.raises(ClaimError, match=f"requires threads: {threads}, but was allocated 0-1,4, .* 5 are missing"):
         take(SMT, "cpu000 cpu004 cpu001", config(own(threads=threads)))
 
@@ -88,7 +88,7 @@ def test_a_claim_gets_the_cores_that_were_allocated_and_learns_their_cpus() -> N
     ]
 
 
-def test_a_core_may_be_run_on_with_one_thread_of_it() -> None:
+def test_a_claim_may_run_on_one_thread_of_its_core() -> None:
     got = take(SMT, "core001 core002", config(own(threads="one-per-core")), options=CORES)
     assert (str(got.cpus), str(got.held)) == ("1-2", "1-2,5-6")
 
@@ -103,12 +103,12 @@ def test_a_core_may_be_run_on_with_one_thread_of_it() -> None:
         ("core009", "0-7", "which this machine does not have; it has 0-7"),
     ],
 )
-def test_a_core_is_refused_for_any_of_its_cpus(device: str, chosen: str, why: str) -> None:
+def test_a_core_is_refused_if_one_of_its_cpus_would_be(device: str, chosen: str, why: str) -> None:
     with pytest.raises(ClaimError, match=why):
         take(SMT, device, config({"cpuset": chosen}), held="7", options=CORES._replace(reserved=cpus("5")))
 
 
-def test_what_was_allocated_before_the_node_published_cores_is_had_in_whole_ones() -> None:
+def test_cpus_allocated_before_cores_were_published_are_granted_as_whole_cores() -> None:
     assert str(take(SMT, "cpu000 cpu004", options=CORES).held) == "0,4"
     assert str(take(SMT, "core000", options=INDIVIDUAL).held) == "0,4"
     with pytest.raises(ClaimError, match="splits cores: 4 are missing"):
@@ -120,26 +120,26 @@ def test_one_per_core_runs_on_one_thread_of_each_core() -> None:
     assert (str(got.cpus), str(got.held)) == ("0", "0,4")
 
 
-def test_an_l3_is_verified() -> None:
+def test_a_required_l3_cache_is_checked() -> None:
     demand = config(own(l3="require"))
     assert str(take(SMT, "cpu000 cpu001", demand).cpus) == "0-1"
     with pytest.raises(ClaimError, match="has l3: require, but was allocated 1-2"):
         take(SMT, "cpu001 cpu002", demand)
 
 
-def test_more_than_one_l3_may_have_one_part() -> None:
+def test_of_several_l3_caches_one_may_be_partial() -> None:
     demand = config(own(l3="require"))
     assert str(take(SMT, "cpu000 cpu001 cpu004 cpu005 cpu002", demand).cpus) == "0-2,4-5"
     with pytest.raises(ClaimError, match="does not keep to L3 caches"):
         take(regular(1, 1, 3, 2, 1), "cpu000 cpu002 cpu004", demand)
 
 
-def test_preferences_leave_nothing_to_refuse() -> None:
+def test_mere_preferences_never_cause_a_refusal() -> None:
     got = take(SMT, "cpu000 cpu003", config(own(l3="prefer", spread={"policy": "packed"})))
     assert str(got.cpus) == "0,3"
 
 
-def test_a_cpuset_must_agree_with_the_choice() -> None:
+def test_a_cpuset_must_agree_with_the_allocated_cpus() -> None:
     assert str(take(MACHINES["M1"], "cpu000 cpu001", config({"cpuset": "0-1"})).cpus) == "0-1"
     with pytest.raises(ClaimError, match="cpu002, which is not in the cpuset of its configuration, 0-1; select"):
         take(MACHINES["M1"], "cpu002", config({"cpuset": "0-1"}))

@@ -1,4 +1,4 @@
-"""How the containers of a claim are treated, from its configurations through the ledger's JSON."""
+"""How the containers of a claim are treated: from its configurations through the ledger's JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def grants(*states: Any, admin: bool = False) -> list[Grant]:
     return [Grant(request="r", pool="p", device="d", state=state, admin=admin) for state in states]
 
 
-def test_what_is_not_by_default_comes_back_from_the_state() -> None:
+def test_everything_but_defaults_is_read_back_from_the_state() -> None:
     state = treatment_state(CPUPolicy(sharing=CPUSharing.POD, memory=Memory.LOCAL), cpus("0-1"))
     assert state == {"sharing": "pod", "memory": "local", "mems": "0-1"}
     assert claim_treatment(grants(state)) == Treatment(sharing=CPUSharing.POD, memory=Memory.LOCAL, mems=cpus("0-1"))
@@ -36,7 +36,7 @@ def test_a_claim_is_shared_only_if_every_result_is() -> None:
     assert claim_treatment([*grants({"sharing": "pod"}), *grants(None, admin=True)]).sharing is CPUSharing.POD
 
 
-def test_one_result_lifts_the_quota_of_the_claim() -> None:
+def test_one_result_can_lift_the_claims_quota() -> None:
     assert claim_treatment(grants(None, {"cfsQuota": "unlimited"})).cfs_quota is CFSQuota.UNLIMITED
 
 
@@ -46,13 +46,13 @@ def test_memory_is_local_to_all_cpus_of_the_claim_or_to_none() -> None:
     assert claim_treatment(grants(local, None)) == Treatment()
 
 
-def test_the_isolation_of_a_claim_is_the_most_that_a_result_asks_for() -> None:
+def test_a_claims_isolation_is_the_strongest_of_its_results() -> None:
     assert claim_treatment(grants({"isolation": "quiet"}, None)).isolation is Isolation.QUIET
     assert claim_treatment(grants({"isolation": "quiet"}, {"isolation": "partition"})).isolation is Isolation.PARTITION
     assert claim_treatment(grants({"isolation": "quiet"}, None, admin=True)).isolation is Isolation.CPUSET
 
 
-def test_results_with_cpus_of_their_own_are_isolated_each_as_it_asks() -> None:
+def test_results_with_their_own_cpus_have_their_own_isolation() -> None:
     quiet, plain = (
         Grant(request=name, pool="p", device="d", state=state, cpus=cpus(listed), held=cpus(listed))
         for name, state, listed in (("a", {"isolation": "quiet"}, "0-1"), ("b", None, "2"))

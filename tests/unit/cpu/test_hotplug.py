@@ -1,4 +1,4 @@
-"""CPUs that go and come back: which uevents count, what is unhealthy, which claims have less than they were given."""
+"""CPUs that go offline and come back: which uevents count, what is unhealthy, and which claims are impaired."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def unhealthy(driver: CPUPlugin) -> dict[str, str]:
     return {each.device: each.message for each in told}
 
 
-def test_an_offline_cpu_is_unhealthy_in_individual_mode_even_if_it_never_was_online() -> None:
+def test_an_offline_cpu_is_unhealthy_in_individual_mode_even_if_it_was_never_online() -> None:
     driver, machine = made("sockets=1,cores=4", DeviceMode.INDIVIDUAL, reserved="0,3")
     machine.online = "0-1"
     assert unhealthy(driver) == {"cpu002": "the CPU is offline"}
@@ -53,7 +53,7 @@ def test_an_offline_cpu_is_unhealthy_in_individual_mode_even_if_it_never_was_onl
     assert unhealthy(driver) == {}
 
 
-def test_a_core_that_is_withdrawn_for_a_reserved_thread_of_its_core_is_not_said_to_be_offline() -> None:
+def test_a_core_with_a_reserved_thread_is_not_reported_as_offline() -> None:
     machine = HotplugRoot("sockets=1,cores=2,threads=2")
     options = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=CPUSet.parse("2"), threads=Threads.FULL_CORE)
     driver = CPUPlugin(machine, options)
@@ -82,7 +82,7 @@ def test_a_core_keeps_its_name_and_its_claim_while_its_first_thread_is_offline()
     assert unhealthy(driver)["core002"] == "the CPU is offline"
 
 
-def test_a_group_is_unhealthy_only_when_its_last_cpu_is_gone() -> None:
+def test_a_group_is_unhealthy_only_when_its_last_cpu_is_offline() -> None:
     driver, machine = made("sockets=2,cores=2")
     assert unhealthy(driver) == {}
     machine.online = "0-2"
@@ -91,7 +91,7 @@ def test_a_group_is_unhealthy_only_when_its_last_cpu_is_gone() -> None:
     assert unhealthy(driver) == {"cpudevnuma001": "every CPU of the group that claims may get is offline"}
 
 
-def test_a_machine_that_is_left_with_its_reserved_cpus_publishes_nothing_and_goes_on() -> None:
+def test_a_machine_with_only_reserved_cpus_left_publishes_nothing() -> None:
     driver, machine = made("sockets=1,cores=4", reserved="0")
     driver.discover()
     machine.online = "0"
@@ -141,9 +141,9 @@ def test_a_claim_that_holds_offline_cpus_is_impaired(online: str, cpus: str, hel
     assert [each.message for each in found] == ([] if sentence is None else [sentence])
 
 
-def test_the_machine_is_read_again_when_the_kernel_says_so() -> None:
+def test_the_machine_is_read_again_after_an_event_of_the_kernel() -> None:
     class Once:
-        """One CPU goes offline; whoever waits longer has seen enough."""
+        """One CPU goes offline; a caller that waits longer has seen enough."""
 
         def __init__(self) -> None:
             self.events = [CPUEvent("offline", 1)]

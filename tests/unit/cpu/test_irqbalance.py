@@ -1,4 +1,4 @@
-"""What irqbalance is told, and that it is told again what it had banned by itself."""
+"""What irqbalance is told, and that its own bans are restored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def banned(irqbalance: FakeIRQBalance) -> str:
     return str(irqbalance.banned)
 
 
-def test_quiet_cpus_are_banned_beside_its_own_until_their_claims_end(irqbalance: FakeIRQBalance) -> None:
+def test_quiet_cpus_are_banned_in_addition_to_its_own_until_their_claims_end(irqbalance: FakeIRQBalance) -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
     settle(tuner, [A], notes)
@@ -51,7 +51,7 @@ def test_quiet_cpus_are_banned_beside_its_own_until_their_claims_end(irqbalance:
 
 
 @pytest.mark.parametrize("heeded", [True, False])
-def test_a_crash_keeps_what_it_had_banned_by_itself(irqbalance: FakeIRQBalance, *, heeded: bool) -> None:
+def test_irqbalances_own_bans_survive_a_crash_of_the_driver(irqbalance: FakeIRQBalance, *, heeded: bool) -> None:
     for lasts in range(20):
         kernel = Kernel()
         notes, balancer = MemoryNotes(kernel), IRQBalance(str(irqbalance.path.parent))
@@ -70,7 +70,7 @@ def test_a_crash_keeps_what_it_had_banned_by_itself(irqbalance: FakeIRQBalance, 
     assert lasts > 5
 
 
-def test_an_irqbalance_that_was_started_again_gets_the_ban_again(irqbalance: FakeIRQBalance, tmp_path: Path) -> None:
+def test_a_restarted_irqbalance_gets_the_ban_again(irqbalance: FakeIRQBalance, tmp_path: Path) -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(tmp_path)))
     settle(tuner, [A], notes)
@@ -83,9 +83,9 @@ def test_an_irqbalance_that_was_started_again_gets_the_ban_again(irqbalance: Fak
     again.end()
 
 
-def test_one_that_is_killed_leaves_its_socket_and_nothing_on_record(irqbalance: FakeIRQBalance, tmp_path: Path) -> None:
+def test_a_killed_irqbalance_leaves_only_its_socket(irqbalance: FakeIRQBalance, tmp_path: Path) -> None:
     kernel = Kernel()
-    # As the kernel says of a socket that is opened.
+    # The kernel's error when a socket is opened as a file.
     kernel.unread["run/irqbalance/irqbalance7.sock"] = errno.ENXIO
     notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(tmp_path)))
     settle(tuner, [A], notes)
@@ -99,7 +99,7 @@ def test_one_that_is_killed_leaves_its_socket_and_nothing_on_record(irqbalance: 
 
 
 @pytest.mark.parametrize("claims", [[A], []])
-def test_where_its_folder_cannot_be_listed_its_ban_stays_on_record(
+def test_the_ban_stays_on_record_if_the_folder_cannot_be_listed(
     irqbalance: FakeIRQBalance, tmp_path: Path, claims: list[Record]
 ) -> None:
     kernel = Kernel()
@@ -113,7 +113,7 @@ def test_where_its_folder_cannot_be_listed_its_ban_stays_on_record(
     assert banned(irqbalance) == "7"
 
 
-def test_a_node_without_irqbalance_and_one_that_has_ended_need_nothing(tmp_path: Path) -> None:
+def test_nothing_is_needed_without_irqbalance_or_after_it_ended(tmp_path: Path) -> None:
     (tmp_path / "irqbalance9.sock").touch()
     for folder in (tmp_path, tmp_path / "none"):
         kernel = Kernel()
@@ -123,14 +123,14 @@ def test_a_node_without_irqbalance_and_one_that_has_ended_need_nothing(tmp_path:
 
 
 class Mute(FakeIRQBalance):
-    """One whose answer is none."""
+    """An irqbalance with an invalid answer."""
 
     def converse(self, connection: socket.socket) -> None:
         if connection.recv(100) == b"setup":
             connection.sendall(b"what?")
 
 
-def test_one_that_does_not_answer_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_an_irqbalance_that_does_not_answer_is_named_with_what_to_do(tmp_path: Path) -> None:
     mute = Mute(tmp_path)
     (tmp_path / "file").touch()
     for folder, sentence in [
@@ -151,7 +151,7 @@ def test_one_that_does_not_answer_is_named_with_what_to_do(tmp_path: Path) -> No
     mute.end()
 
 
-def test_an_irqbalance_that_ends_meanwhile_is_no_failure_of_the_claim(irqbalance: FakeIRQBalance) -> None:
+def test_an_irqbalance_that_ends_meanwhile_does_not_fail_the_claim(irqbalance: FakeIRQBalance) -> None:
     class Ending(IRQBalance):
         def ban(self, *arguments: object) -> None:
             irqbalance.end()
@@ -163,7 +163,7 @@ def test_an_irqbalance_that_ends_meanwhile_is_no_failure_of_the_claim(irqbalance
     assert kernel.files[interrupt(24)] == "0-1,4-7"
 
 
-def test_another_mount_of_the_nodes_files_finds_what_was_banned(irqbalance: FakeIRQBalance, tmp_path: Path) -> None:
+def test_bans_are_found_through_another_mount_of_the_nodes_files(irqbalance: FakeIRQBalance, tmp_path: Path) -> None:
     kernel = Kernel()
     notes = MemoryNotes(kernel)
     settle(peered(kernel, balancer=IRQBalance(str(tmp_path))), [A], notes)
@@ -173,7 +173,7 @@ def test_another_mount_of_the_nodes_files_finds_what_was_banned(irqbalance: Fake
     assert banned(irqbalance) == "7"
 
 
-def test_one_that_sleeps_through_a_round_is_informed_and_lives(irqbalance: FakeIRQBalance) -> None:
+def test_an_irqbalance_that_sleeps_through_a_round_gets_the_ban_and_survives(irqbalance: FakeIRQBalance) -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
     settle(tuner, [A], notes)
@@ -194,7 +194,7 @@ def test_one_that_sleeps_through_a_round_is_informed_and_lives(irqbalance: FakeI
     assert (notes.document, irqbalance.killed) == (None, False)
 
 
-def test_one_that_sleeps_when_the_first_claim_comes_is_informed_later(irqbalance: FakeIRQBalance) -> None:
+def test_an_irqbalance_that_sleeps_at_the_first_claim_gets_the_ban_later(irqbalance: FakeIRQBalance) -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
     irqbalance.awake.clear()
@@ -216,7 +216,7 @@ def test_a_ban_that_could_not_be_sent_is_sent_later(irqbalance: FakeIRQBalance) 
     folder, notes = str(irqbalance.path.parent), MemoryNotes(kernel)
     settle(peered(kernel, balancer=IRQBalance(folder)), [A], notes)
     settle(peered(kernel, balancer=Full(folder)), [], notes)
-    # It has not heeded yet what it was told first, so what it says is what it had banned by itself.
+    # It has not applied the first ban yet, so it still reports its own bans.
     assert str(irqbalance.banned) == "7"
     settle(peered(kernel, balancer=IRQBalance(folder)), [], notes)
     assert banned(irqbalance) == "7"

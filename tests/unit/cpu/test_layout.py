@@ -8,7 +8,7 @@ from dranode.sim.machines.forms import open_machine
 from tests.fakes.machine import CPU, NODE, cpu_files, machine
 
 
-def test_the_larger_boxes_are_around_the_smaller() -> None:
+def test_larger_boxes_are_around_smaller_ones() -> None:
     layout = cpu_layout(read_topology(open_machine("sockets=2,numa=2,cores=1,threads=2")))
     assert layout.title == "8 CPUs, 4 cores of 2 threads, 2 packages, 4 NUMA nodes, 4 L3 caches; SMT on"
     assert [(box.title, box.numa, str(box.cpus)) for box in layout.boxes] == [
@@ -20,7 +20,7 @@ def test_the_larger_boxes_are_around_the_smaller() -> None:
     assert layout.boxes[1].boxes[1] == Box("NUMA 3", cpus, framed=True, numa=3, boxes=(row,))
 
 
-def test_boxes_of_the_same_cpus_share_a_frame_that_is_the_numa_node() -> None:
+def test_boxes_with_the_same_cpus_share_the_numa_nodes_frame() -> None:
     (box,) = cpu_layout(read_topology(open_machine("cores=2"))).boxes
     assert (box.title, box.numa) == ("package 0, NUMA 0", 0)
 

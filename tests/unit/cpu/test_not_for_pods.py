@@ -1,4 +1,4 @@
-"""CPUs that the cgroup of all pods lacks are not published and not handed out, and no container gets them."""
+"""CPUs outside the cgroup of all pods are neither published nor granted, and no container gets them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KUBEPODS = "sys/fs/cgroup/kubepods.slice"
 
 
 def allow(folder: Path, pods: str, nodes: str = "0-1") -> None:
-    """Give the cgroup of all pods these CPUs and NUMA nodes."""
+    """Set these CPUs and NUMA nodes for the cgroup of all pods."""
     files = {
         "sys/fs/cgroup/cgroup.controllers": "cpuset",
         f"{KUBEPODS}/cpuset.cpus.effective": pods,
@@ -35,7 +35,7 @@ def allow(folder: Path, pods: str, nodes: str = "0-1") -> None:
 
 
 def driver(folder: Path, pods: str, machine: str = "sockets=1,numa=2,cores=4", **options: Any) -> CPUPlugin:
-    """The driver of a machine with eight CPUs, of which pods may use these."""
+    """The driver on a machine with eight CPUs, of which pods may use these."""
     if not (folder / "sys").exists():
         write_machine(folder, machine)
     allow(folder, pods)
@@ -53,7 +53,7 @@ def names(made: CPUPlugin) -> list[str]:
 
 
 def ask(made: CPUPlugin, wanted: str, options: Mapping[str, Any]) -> ClaimGrant:
-    """Ask for these CPUs, by device or by cpuset; of NUMA nodes for as many."""
+    """Request these CPUs, by device or by cpuset; for NUMA nodes, request this number."""
     number = cpus(wanted)
     if options.get("device_mode"):
         asked = claim([result(f"cpu{cpu:03d}", request=f"r{cpu}") for cpu in number])
@@ -76,7 +76,7 @@ def test_only_cpus_on_which_pods_may_run_are_published(tmp_path: Path) -> None:
     assert counts(driver(tmp_path, "0-1", keep_shared=False)) == {"cpudevnuma000": "2"}
 
 
-def test_a_core_of_which_pods_may_use_one_thread_is_no_whole_core(tmp_path: Path) -> None:
+def test_a_core_with_one_thread_for_pods_is_no_whole_core(tmp_path: Path) -> None:
     machine = "sockets=1,cores=4,threads=2"
     made = driver(tmp_path, "0-2,4-5", machine, device_mode="individual", threads="full-core", keep_shared=False)
     assert names(made) == ["core000", "core001"]
@@ -87,20 +87,20 @@ def warnings(made: CPUPlugin) -> tuple[str, ...]:
     return made.discover().warnings
 
 
-def test_one_cpu_for_containers_without_claims_is_kept_back_of_those_that_pods_may_use(tmp_path: Path) -> None:
+def test_the_cpu_for_containers_without_claims_is_one_that_pods_may_use(tmp_path: Path) -> None:
     assert counts(driver(tmp_path, "0-3", keep_shared=True)) == {"cpudevnuma000": "3"}
-    # What is reserved outside the pods' cgroup is none that containers could run on.
+    # Reserved CPUs outside the pods' cgroup cannot run containers.
     assert counts(driver(tmp_path, "0-3", keep_shared=True, reserved_cpus="6-7")) == {"cpudevnuma000": "3"}
     assert counts(driver(tmp_path, "0-3", keep_shared=True, reserved_cpus="3")) == {"cpudevnuma000": "3"}
 
 
-def test_interrupts_may_stay_on_cpus_on_which_no_pod_runs(tmp_path: Path) -> None:
+def test_interrupts_may_stay_on_cpus_without_pods(tmp_path: Path) -> None:
     options: dict[str, Any] = {"keep_shared": False, "max_isolation": "quiet"}
     assert counts(driver(tmp_path, "0-3", **options)) == {"cpudevnuma000": "4"}
     assert counts(driver(tmp_path, "0-7", **options)) == {"cpudevnuma000": "4", "cpudevnuma001": "3"}
 
 
-def test_containers_without_claims_run_on_what_pods_may_use_and_on_its_memory_nodes(tmp_path: Path) -> None:
+def test_containers_without_claims_get_the_cpus_and_memory_nodes_of_pods(tmp_path: Path) -> None:
     made = driver(tmp_path, "0-1,4-5", reserved_cpus="0,7")
     allow(tmp_path, "0-1,4-5", nodes="1")
     pool = made.pool(made.discover())
@@ -109,7 +109,7 @@ def test_containers_without_claims_run_on_what_pods_may_use_and_on_its_memory_no
 
 
 @pytest.mark.parametrize("options", MODES)
-def test_no_claim_is_given_a_cpu_on_which_no_pod_may_run(tmp_path: Path, options: Mapping[str, Any]) -> None:
+def test_no_claim_gets_a_cpu_on_which_no_pod_may_run(tmp_path: Path, options: Mapping[str, Any]) -> None:
     made = driver(tmp_path, "0-1,4-5", **options)
     held = ask(made, "0-1,4", options)
     assert held.held == cpus("0-1,4")
@@ -117,7 +117,7 @@ def test_no_claim_is_given_a_cpu_on_which_no_pod_may_run(tmp_path: Path, options
         ask(made, "0-2,4-5", options)
 
 
-def test_a_claim_that_holds_cpus_which_leave_is_reported_and_keeps_them(tmp_path: Path) -> None:
+def test_a_claim_whose_cpus_are_no_longer_for_pods_is_reported_and_keeps_them(tmp_path: Path) -> None:
     made = driver(tmp_path, "0-7")
     made.discover()
     allow(tmp_path, "0-1,4-5")
@@ -144,7 +144,7 @@ def test_the_devices_of_such_cpus_are_unhealthy(tmp_path: Path) -> None:
     assert "/sys/fs/cgroup/kubepods.slice lacks it" in gone.message
 
 
-def test_doctor_and_the_log_name_the_cgroup_and_nothing_where_it_has_all(tmp_path: Path) -> None:
+def test_doctor_and_the_log_name_a_cgroup_that_lacks_cpus(tmp_path: Path) -> None:
     made = driver(tmp_path, "0-1,4-5")
     inventory = made.discover()
     (problem,) = made.problems(inventory)
@@ -156,13 +156,13 @@ def test_doctor_and_the_log_name_the_cgroup_and_nothing_where_it_has_all(tmp_pat
     assert not list(made.problems(made.discover()))
 
 
-def test_a_cgroup_without_any_cpu_of_the_machine_leaves_nothing_to_hand_out(tmp_path: Path) -> None:
+def test_a_cgroup_without_any_cpu_of_the_machine_leaves_nothing_to_publish(tmp_path: Path) -> None:
     made = driver(tmp_path, "")
     assert made.discover().devices == ()
     assert made.pool(made.discover()).online == CPUSet()
 
 
-def test_a_change_is_read_within_a_look_though_the_kernel_reports_none(tmp_path: Path) -> None:
+def test_a_change_of_the_cgroup_is_noticed_without_a_kernel_event(tmp_path: Path) -> None:
     made = driver(tmp_path, "0-7", "sockets=1,cores=8", keep_shared=False)
     made._events = None
     made.discover()
@@ -174,7 +174,7 @@ def test_a_change_is_read_within_a_look_though_the_kernel_reports_none(tmp_path:
     stop.set()
 
 
-def test_local_memory_of_a_node_of_which_pods_get_none_is_refused(tmp_path: Path) -> None:
+def test_local_memory_of_a_node_without_memory_for_pods_is_refused(tmp_path: Path) -> None:
     made = driver(tmp_path, "0-7")
     allow(tmp_path, "0-7", nodes="0")
     with pytest.raises(ClaimError, match=r"node 1, whose memory /sys/fs/cgroup/kubepods\.slice does not give to pods"):

@@ -48,7 +48,7 @@ def test_an_absurd_count_costs_no_memory() -> None:
     assert _cpus(SMALL, "0-15", 4, policy=PickPolicy.NUMA_DISTRIBUTED, group=10**30) == "0-1,8-9"
 
 
-def test_nothing_free_is_said_as_such() -> None:
+def test_an_error_says_that_nothing_is_free() -> None:
     assert str(_error(SMALL, "", 1)) == "cannot give 1 CPU: none is free; wait for CPUs to become free"
 
 
@@ -57,7 +57,7 @@ def test_candidates_that_are_not_online_are_never_picked() -> None:
 
 
 def test_a_core_with_a_taken_sibling_is_not_whole_on_a_hybrid_machine() -> None:
-    # The reference compares with the average of one thread a core, and hands out the reserved CPU 0.
+    # The reference compares with the average of one thread a core, and picks the reserved CPU 0.
     assert _cpus(HYBRID, "1-7", 2) == "4-5"
 
 
@@ -69,7 +69,7 @@ def test_core_ids_that_contradict_the_siblings_split_no_core() -> None:
     assert _cpus(machine, "0-3", 4, threads=Threads.ONE_PER_CORE) == "0-1"
 
 
-def test_a_core_in_several_packages_is_taken_whole_or_not_at_all() -> None:
+def test_a_core_in_several_packages_is_picked_whole_or_not_at_all() -> None:
     machine = regular(1, 1, 1, 3, 2)
     packages = {cpu: replace(one, package=cpu // 3) for cpu, one in machine.cpus.items()}
     machine = replace(machine, cpus=packages, packages={0: CPUSet(range(3)), 1: CPUSet(range(3, 6))})
@@ -79,7 +79,7 @@ def test_a_core_in_several_packages_is_taken_whole_or_not_at_all() -> None:
         assert len(cpus) == count
 
 
-def test_a_machine_with_a_sibling_offline_goes_on_after_a_pick() -> None:
+def test_a_second_pick_works_with_an_offline_sibling() -> None:
     uneven = topology({cpu: (cpu % 8, 0, 0, 0) for cpu in range(16) if cpu != 8})
     free = uneven.online
     for count in (1, 2, 3, 4, 5):
@@ -90,32 +90,32 @@ def test_a_machine_with_a_sibling_offline_goes_on_after_a_pick() -> None:
     assert not free
 
 
-def test_a_package_with_fewer_cpus_than_another_is_taken_whole() -> None:
+def test_a_package_with_fewer_cpus_than_another_is_picked_whole() -> None:
     uneven = topology({cpu: (cpu, int(cpu >= 4), int(cpu >= 4), int(cpu >= 4)) for cpu in range(12)})
     assert _cpus(uneven, "0-11", 4) == "0-3"
     assert _cpus(uneven, "0-11", 8) == "0-7"
 
 
-def test_a_package_that_reaches_into_two_numa_nodes_is_taken_once() -> None:
-    # Packages 0 and 1 both have a CPU in either NUMA node, so each is met twice on the way.
+def test_a_package_in_two_numa_nodes_is_picked_once() -> None:
+    # Packages 0 and 1 both have a CPU in either NUMA node, so each is visited twice.
     crossed = topology({cpu: (cpu, cpu // 4, cpu % 2, 0) for cpu in range(8)})
     for count in range(1, 9):
         assert len(pick(crossed, crossed.online, count, l3=L3.IGNORE).cpus) == count
 
 
-def test_a_core_that_two_numa_nodes_share_is_taken_once() -> None:
-    # Broken firmware can say so; the core is met twice, under both nodes.
+def test_a_core_in_two_numa_nodes_is_picked_once() -> None:
+    # Broken firmware can report this; the core is visited twice, under both nodes.
     shared = topology({cpu: (cpu % 4, 0, cpu // 4, 0) for cpu in range(8)})
     assert _cpus(shared, "0-2,4-6", 4, l3=L3.IGNORE) == "0-1,4-5"
 
 
-def test_cores_go_package_by_package_where_core_ids_repeat_and_there_are_no_caches() -> None:
-    # As one group without a cache, all cores stand side by side: 0 to 3 of package 0, then those of package 1.
+def test_cores_are_picked_by_package_if_core_ids_repeat_without_caches() -> None:
+    # As one group without a cache, all cores are in one row: 0 to 3 of package 0, then those of package 1.
     bare = topology({cpu: (cpu % 4, cpu % 8 // 4, cpu % 8 // 4, None) for cpu in range(16)})
     assert _cpus(bare, "2-6,10-14", 6) == "2-4,10-12"
 
 
-def test_cpus_without_numa_package_or_cache_information_are_picked_all_the_same() -> None:
+def test_cpus_without_numa_package_or_cache_information_are_picked() -> None:
     bare = topology(dict.fromkeys(range(4), (-1, -1, None, None)))
     assert _cpus(bare, "1-3", 2) == "1-2"
 
@@ -143,7 +143,7 @@ def test_more_whole_cores_than_are_free_are_refused_with_the_count_that_fits() -
     assert _error(SMALL, "0-3,9-11", 8, threads=Threads.FULL_CORE).fits == (6,)
 
 
-def test_no_whole_core_is_said_as_such() -> None:
+def test_an_error_says_that_no_whole_core_is_free() -> None:
     error = _error(SMALL, "0-7", 2, threads=Threads.FULL_CORE)
     assert "none is free in whole physical cores; wait" in str(error)
     assert error.fits == ()
@@ -154,7 +154,7 @@ def test_whole_cores_of_different_sizes_add_up_to_the_count(count: int, cores: s
     assert pick(HYBRID, HYBRID.online, count, threads=Threads.FULL_CORE).cpus == CPUSet.parse(cores)
 
 
-def test_a_core_is_left_out_if_the_rest_could_not_be_made_of_whole_cores() -> None:
+def test_a_core_is_left_out_if_whole_cores_could_not_give_the_rest() -> None:
     # One core of 1, two of 2: the single thread comes first in order but would leave 3, which two cores cannot make.
     mixed = topology({cpu: ([0, 1, 1, 2, 2][cpu], 0, 0, 0) for cpu in range(5)})
     assert pick(mixed, mixed.online, 4, threads=Threads.FULL_CORE).cpus == CPUSet.parse("1-4")
@@ -167,15 +167,15 @@ def test_whole_cores_are_spread_in_the_order_of_their_first_cpus() -> None:
     assert picked.cpus == CPUSet.parse("1-2,9-10")
 
 
-def test_a_required_cache_is_kept_where_preferring_it_would_cross() -> None:
-    # The two cores of cache 1 that come first have no 4 CPUs, so prefer goes on to the cores of any cache.
+def test_a_required_cache_is_respected_where_a_preferred_one_is_not() -> None:
+    # Cache 1 comes first but its two cores have fewer than 4 CPUs, so prefer continues with the cores of any cache.
     free = "0,1,2,4-6,36"
     assert _cpus(SERVER, free, 4, l3=L3.PREFER) == "0-1,4,36"
     assert _cpus(SERVER, free, 4, l3=L3.REQUIRE) == "4-6,36"
     assert _error(SERVER, free, 5, l3=L3.REQUIRE).fits == (4,)
 
 
-def test_a_required_cache_refuses_what_only_two_caches_could_give() -> None:
+def test_a_required_cache_refuses_a_count_that_needs_two_caches() -> None:
     error = _error(SERVER, "0-2,4-7,36-38", 8, l3=L3.REQUIRE)
     assert str(error).startswith(
         "cannot give 8 CPUs that keep to L3 caches (inside one, or whole ones and a part of one)"
@@ -183,8 +183,8 @@ def test_a_required_cache_refuses_what_only_two_caches_could_give() -> None:
     assert error.fits == (7,)
 
 
-def test_a_large_count_with_required_caches_takes_whole_ones_and_one_part() -> None:
-    # Cache 0 is used in part, so it gives the part; the whole ones come first.
+def test_a_large_count_with_required_caches_uses_whole_ones_and_one_part() -> None:
+    # Cache 0 is partly used, so it gives the part; the whole caches come first.
     free = SERVER.online - CPUSet.parse("0,1")
     picked = pick(SERVER, free, 20, l3=L3.REQUIRE).cpus
     parts = [cache for cache in SERVER.l3 if cache & picked and not cache <= picked]
@@ -199,15 +199,16 @@ def test_whole_caches_and_a_part_are_found_among_caches_of_different_sizes() -> 
     assert picked == CPUSet.parse("3,8-15")
 
 
-def test_as_much_as_possible_is_in_whole_caches() -> None:
-    # The cache of 12 is first in order and could give 9 beside the whole one of 8; whole, it leaves 5 to the used one.
+def test_as_many_cpus_as_possible_are_in_whole_caches() -> None:
+    # The cache of 12 is first in order and could give 9 beside the whole cache of 8; whole, it leaves 5 for the used
+    # one.
     uneven = topology({cpu: (cpu, 0, int(cpu >= 12), 0 if cpu < 12 else (cpu - 4) // 8) for cpu in range(28)})
     caches = Caches.of(uneven.groups, CPUSet.parse("0-19,23-27").mask, whole=False)
     entire, part, size = caches.split(17)
     assert (list(entire), CPUSet.of_mask(part), size) == ([CPUSet.parse("0-11").mask], CPUSet.parse("23-27"), 5)
 
 
-def test_required_caches_and_whole_cores_hold_together() -> None:
+def test_required_caches_and_whole_cores_can_be_combined() -> None:
     free = SERVER.online - CPUSet.parse("0,4,9,13,16,20,25,29")
     picked = pick(SERVER, free, 6, l3=L3.REQUIRE, threads=Threads.FULL_CORE).cpus
     assert sum(bool(cache & picked) for cache in SERVER.l3) == 1
@@ -226,33 +227,33 @@ def test_the_required_cache_may_be_shared_by_two_numa_nodes() -> None:
     assert _cpus(shared, "0-1,4-5", 3, l3=L3.REQUIRE) == "0-1,4"
 
 
-def test_distributed_whole_cores_share_out_in_steps_of_a_core() -> None:
-    # 40 CPUs need three NUMA nodes of 16; in steps of a core that is 14, 14 and 12.
+def test_distributed_whole_cores_are_divided_in_steps_of_a_core() -> None:
+    # 40 CPUs need three NUMA nodes of 16; in steps of a core these give 14, 14 and 12.
     picked = pick(SERVER, SERVER.online, 40, policy=PickPolicy.NUMA_DISTRIBUTED, threads=Threads.FULL_CORE).cpus
     assert sorted(len(node & picked) for node in SERVER.numa.values()) == [0, 12, 14, 14]
     assert SERVER.whole_cores(picked) == picked
 
 
-def test_distributed_with_required_caches_keeps_to_the_caches() -> None:
+def test_distributed_with_required_caches_respects_the_caches() -> None:
     picked = pick(SERVER, SERVER.online, 40, policy=PickPolicy.NUMA_DISTRIBUTED, l3=L3.REQUIRE).cpus
     assert sum(bool(cache & picked) and not cache <= picked for cache in SERVER.l3) <= 1
 
 
-def test_distribution_leaves_out_a_remainder_that_no_node_can_take_in_whole_steps() -> None:
+def test_distribution_leaves_out_a_remainder_below_a_whole_step() -> None:
     # The reference never ends here: every node has CPUs left, but none a whole step of 3.
     nodes = regular(1, 8, 2, 2, 2)
     free = CPUSet.parse("0-12,14-17,19,21-26,28-47,49,51-59,61-63")
     assert len(pick(nodes, free, 21, policy=PickPolicy.NUMA_DISTRIBUTED, group=3).cpus) == 21
 
 
-def test_the_best_node_set_is_kept_though_later_ones_share_its_first_nodes() -> None:
-    # The reference overwrites the last node of the best set it has found, and ends with node 7.
+def test_the_best_node_set_is_kept_if_later_ones_share_its_first_nodes() -> None:
+    # The reference overwrites the last node of the best set so far, and ends with node 7.
     nodes = regular(1, 8, 2, 2, 2)
     picked = pick(nodes, nodes.online, 52, policy=PickPolicy.NUMA_DISTRIBUTED, group=2).cpus
     assert [len(node & picked) for node in nodes.numa.values()] == [8, 8, 8, 8, 8, 6, 6, 0]
 
 
-def test_many_nodes_are_shared_out_without_a_search() -> None:
+def test_many_nodes_are_divided_without_a_search() -> None:
     nodes = regular(4, 8, 1, 8, 2)
     free = nodes.online - CPUSet(range(0, 256, 5))
     picked = pick(nodes, free, 200, policy=PickPolicy.NUMA_DISTRIBUTED).cpus
@@ -261,18 +262,18 @@ def test_many_nodes_are_shared_out_without_a_search() -> None:
     assert max(shares) - min(shares) <= 1
 
 
-def test_a_group_without_distribution_is_a_wrong_use() -> None:
+def test_a_group_without_distribution_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="a group of 2 CPUs is only for the policy numa-distributed, not for packed"):
         pick(SMALL, SMALL.online, 2, group=2)
 
 
-def test_a_group_of_nothing_is_a_wrong_use() -> None:
+def test_an_empty_group_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="a group of 0 CPUs is impossible"):
         pick(SMALL, SMALL.online, 2, policy=PickPolicy.NUMA_DISTRIBUTED, group=0)
 
 
 class TestUntouchedFirst:
-    """Cores of which others have a thread are left alone while the others can give the count."""
+    """Cores that others partly hold are left alone while the other cores are enough."""
 
     NODE = open_machine("sockets=2,numa=2,cores=16,threads=2")
 
@@ -282,7 +283,7 @@ class TestUntouchedFirst:
         assert str(pick(machine, free, 3).cpus) == "8-9,72"
 
     @pytest.mark.parametrize("count", [1, 4, 7, 14])
-    def test_touched_cores_are_taken_only_for_what_the_others_cannot_give(self, count: int) -> None:
+    def test_touched_cores_are_used_only_for_what_the_others_cannot_give(self, count: int) -> None:
         machine = regular(sockets=1, numa=1, l3=1, cores=8, threads=2)
         free = machine.online - CPUSet((0,))
         picked = pick(machine, free, count).cpus
@@ -290,19 +291,19 @@ class TestUntouchedFirst:
         assert CPUSet((8,)).isdisjoint(picked)
         assert len(pick(machine, free, 15).cpus) == 15
 
-    def test_a_count_that_needs_touched_cores_takes_no_more_of_them_than_it_has_to(self) -> None:
+    def test_a_count_that_needs_touched_cores_uses_as_few_of_them_as_possible(self) -> None:
         # Untouched are 0,4 and 2,6; the reference takes both single threads and leaves half a core.
         machine, free = regular(sockets=1, numa=1, l3=2, cores=2, threads=2), CPUSet.parse("0-4,6")
         assert str(pick(machine, free, 5).cpus) == "0-2,4,6"
 
-    def test_a_core_of_the_claims_own_is_no_strangers(self) -> None:
+    def test_a_core_that_the_claim_partly_holds_is_not_avoided(self) -> None:
         machine = regular(sockets=1, numa=1, l3=1, cores=2, threads=2)
         free, own = CPUSet.parse("1-3"), CPUSet((0,))
         assert str(pick(machine, free, 1).cpus) == "1"
         assert str(pick(machine, free, 1, own=own).cpus) == "2"
 
-    def test_a_core_that_the_claim_has_part_of_is_finished_rather_than_another_opened(self) -> None:
-        # In the cache's order the core of 5 comes last; taken, it leaves one untouched core more to others.
+    def test_a_core_that_the_claim_partly_holds_is_completed_first(self) -> None:
+        # In the cache's order the core of 5 comes last; taking it leaves one more untouched core for others.
         machine = regular(sockets=1, numa=1, l3=1, cores=6, threads=2)
         free, own = machine.online - CPUSet((5,)), CPUSet((5,))
         assert str(pick(machine, free, 3, order=Order.REFERENCE).cpus) == "0-1,6"

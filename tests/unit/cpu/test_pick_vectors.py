@@ -1,7 +1,7 @@
 """Picks against the published and observed answers of the reference driver (A.2 to A.7 of vectors/cpu.json).
 
-The vectors' counters of 0 (no NUMA nodes, no L3 caches) are kept by leaving that fact out of the topology only where it
-changes an answer: nowhere but in A.6's topology E, which says itself that it has no L3 information.
+The vectors write 0 for unknown counts (no NUMA nodes, no L3 caches). The topology leaves a fact out only where this
+changes an answer, which is A.6's topology E only: it says itself that it has no L3 information.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ VECTORS: Final[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vector
 
 
 def pick(machine: Topology, candidates: CPUSet, count: int, **wishes: Any) -> Pick:
-    """The pick in the order of the driver whose answers these are."""
+    """The pick in the order of the reference driver, whose answers these are."""
     return pick_in_any_order(machine, candidates, count, order=Order.REFERENCE, **wishes)
 
 
 def _rule(cpus: int, rule: str) -> Topology:
-    """A topology by its rule, e.g. `core=i%6; socket=i%2; numa=i%2`; the L3 cache is 0 if the rule names none."""
+    """A topology by its rule, for example `core=i%6; socket=i%2; numa=i%2`; the L3 cache is 0 if the rule sets none."""
     places: dict[int, Place] = {}
     for cpu in range(cpus):
         names: dict[str, Any] = {"i": cpu, "l3": 0}
         for statement in rule.split("; "):
             *targets, expression = statement.split("=")
-            # The names of an expression are its globals: a rule may use what an earlier statement set.
+            # The names of an expression are its globals, so a rule may use what an earlier statement set.
             value = eval(expression, {"__builtins__": {}}, names)  # noqa: S307 - rules of our own vectors
             names.update(dict.fromkeys(targets, value))
         places[cpu] = (names["core"], names["socket"], names["numa"], names["l3"])
@@ -80,14 +80,14 @@ def test_distributed_picks_agree_with_the_published_cases(row: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("row", [row for row in VECTORS["A.2"] if row["id"][0] == "C"], ids=lambda row: row["id"])
-def test_common_cases_hold_for_distributed_picks_in_steps_of_one(row: dict[str, Any]) -> None:
+def test_common_cases_apply_to_distributed_picks_in_steps_of_one(row: dict[str, Any]) -> None:
     machine, free = TOPOLOGIES[row["topo"]], CPUSet.parse(row["free"])
     picked = pick(machine, free, row["n"], policy=PickPolicy.NUMA_DISTRIBUTED, group=1)
     assert str(picked.cpus) == row["want"]
 
 
 def _free_ids(query: str, groups: CPUGroups, free: int) -> list[int]:
-    """The ids that an ordering query of A.4 asks for; ids of A.1's topologies are indexes."""
+    """The ids that an ordering query of A.4 expects; ids of A.1's topologies are indexes."""
     if query == "cpuOrderPacked":
         return [cpu for mask in core_order(groups, free) for cpu in CPUSet.of_mask(mask)]
     if query == "freeCores":
@@ -98,7 +98,7 @@ def _free_ids(query: str, groups: CPUGroups, free: int) -> list[int]:
 
 
 @pytest.mark.parametrize("row", VECTORS["A.4"], ids=lambda row: f"{row['q']} {row['topo']} {row['free']}")
-def test_groups_are_looked_at_in_the_published_order(row: dict[str, Any]) -> None:
+def test_groups_are_tried_in_the_published_order(row: dict[str, Any]) -> None:
     groups = TOPOLOGIES[row["topo"]].groups
     assert _free_ids(row["q"], groups, CPUSet.parse(row["free"]).mask) == row["want"]
 
@@ -116,7 +116,7 @@ def _sequence(name: str, reserved: str, scope: str, steps: list[list[Any]]) -> N
         assert picked <= free
         assert len(picked) == count
         if defects:
-            return  # What the reference did from here on follows from its wrong answer.
+            return  # The reference's answers from here on follow from its wrong answer.
         assert str(picked) == want
         free -= picked
 
@@ -126,7 +126,7 @@ def _sequence(name: str, reserved: str, scope: str, steps: list[list[Any]]) -> N
     [row for row in VECTORS["A.6"] if row["topo"] not in ("B", "Ir")],
     ids=lambda row: f"{row['topo']} {row['scope']} without {row['reserved'] or 'nothing'}",
 )
-def test_sequences_of_picks_agree_with_what_the_reference_was_seen_to_do(row: dict[str, Any]) -> None:
+def test_sequences_of_picks_agree_with_the_observed_answers(row: dict[str, Any]) -> None:
     _sequence(row["topo"], row["reserved"], row["scope"], row["steps"])
 
 
@@ -148,7 +148,7 @@ def test_core_ids_that_repeat_on_every_socket_change_no_answer(
 
 
 @pytest.mark.parametrize("row", [row for row in VECTORS["A.6"] if row["topo"] == "Bu"], ids=str)
-def test_b_answers_as_its_twin_with_unique_core_ids(row: dict[str, Any]) -> None:
+def test_topology_b_has_the_answers_of_its_twin_with_unique_core_ids(row: dict[str, Any]) -> None:
     _sequence("B", row["reserved"], row["scope"], row["steps"])
 
 
@@ -176,7 +176,7 @@ def test_b_answers_as_its_twin_with_unique_core_ids(row: dict[str, Any]) -> None
         (regular(1, 2, 2, 2, 2), "2-6,9-11", 7, {"policy": PickPolicy.NUMA_DISTRIBUTED, "l3": L3.PREFER}, "2-6,9-10"),
     ],
 )
-def test_scattered_free_cpus_are_picked_as_the_reference_picks_them(
+def test_scattered_free_cpus_are_picked_as_by_the_reference(
     machine: Topology, free: str, count: int, wishes: dict[str, Any], want: str
 ) -> None:
     assert str(pick(machine, CPUSet.parse(free), count, **wishes).cpus) == want

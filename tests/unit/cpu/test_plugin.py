@@ -1,4 +1,4 @@
-"""The CPU driver as the framework sees it: a machine's files in, devices and grants out; PCIe roots as in A.16."""
+"""The CPU driver from the framework's side: a machine's files in, devices and grants out; PCIe roots as in A.16."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_driver_keeps_the_contract_in_every_mode_that_picks(options: dict[st
     check_plugin(driver(**options), tmp_path, [own])
 
 
-def test_the_options_of_other_drivers_are_none_of_its_business() -> None:
+def test_the_options_of_other_drivers_are_ignored() -> None:
     assert driver(gpu_sharing="shared", node_name="n").options == CPUOptions(keep_shared=True)
 
 
@@ -51,7 +51,7 @@ def test_reserved_cpus_that_do_not_exist_are_refused_when_the_machine_is_read() 
         driver(reserved_cpus="99").discover()
 
 
-def test_a_configuration_is_decoded_where_it_stands() -> None:
+def test_a_configuration_is_decoded_with_its_path() -> None:
     assert driver().parse_config(Config("FromClaim", {"cpuset": "1,0"}, "config[0]")).cpuset == "0-1"
 
 
@@ -75,7 +75,7 @@ ROOTS = {
 }
 
 
-def test_pcie_roots_are_found_by_name_with_the_cpus_near_them() -> None:
+def test_pcie_roots_are_found_by_name_with_their_local_cpus() -> None:
     assert read_pcie_roots(machine(ROOTS)) == ({"pci0000:00": cpus("0-7"), "pciaabb:ff": cpus("8-15")}, ())
 
 
@@ -89,7 +89,7 @@ def test_a_machine_without_roots_has_none() -> None:
     assert read_pcie_roots(machine({"proc/x": ""})) == ({}, ())
 
 
-def test_a_root_that_cannot_be_read_is_named_and_the_rest_stays() -> None:
+def test_an_unreadable_root_is_named_and_the_others_are_read() -> None:
     files = {**ROOTS, "sys/devices/pci0001:0c/x": "", "sys/devices/pci0002:00/pci_bus/0002:00/cpulistaffinity": "a-b"}
     roots, warnings = read_pcie_roots(machine(files))
     assert set(roots) == {"pci0000:00", "pciaabb:ff"}
@@ -100,7 +100,7 @@ def test_a_root_that_cannot_be_read_is_named_and_the_rest_stays() -> None:
     assert '"a-b" in the cpu-list' in warnings[1]
 
 
-def test_roots_are_published_on_demand_alone() -> None:
+def test_roots_are_published_only_on_demand() -> None:
     files = {
         **ROOTS,
         "sys/devices/system/cpu/online": "0-15",
@@ -117,7 +117,7 @@ def test_roots_are_published_on_demand_alone() -> None:
 
 
 @pytest.mark.parametrize(("isolation", "warned"), [("quiet", True), ("cpuset", False)])
-def test_a_host_root_without_the_nodes_files_is_said_at_once(
+def test_a_host_root_without_the_nodes_files_is_reported_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, isolation: str, *, warned: bool
 ) -> None:
     plugin(HostRoot(), {"max_isolation": isolation, "host_root": str(tmp_path)})

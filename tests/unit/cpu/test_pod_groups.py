@@ -1,4 +1,4 @@
-"""Claims that are reserved for a PodGroup (KEP-5729): the record does not say which pods it has, but kubelet does."""
+"""Claims that are reserved for a PodGroup (KEP-5729): the record does not list its pods, but kubelet does."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def container(pod: PodSandbox = MEMBER, *, cpus: CPUSet = CPUS) -> Container:
     return Container("c", "main", pod, env=(f"DRA_CPUSET_{UID}=2-3",), cpus=cpus)
 
 
-def test_a_group_is_no_pod_of_the_claim() -> None:
+def test_a_group_is_not_a_pod_of_the_claim() -> None:
     assert CLAIM.pods == frozenset()
     assert identify(container(PodSandbox("s2", GROUP.uid, "default", "crew")), SNAPSHOT, Evidence()).ask is not None
 
 
-def test_a_container_of_a_groups_pod_has_the_claim_by_kubelets_word() -> None:
+def test_a_container_of_a_groups_pod_has_the_claim_if_kubelet_says_so() -> None:
     assert identify(container(), SNAPSHOT, Evidence()).ask == AskKubelet((MEMBER,))
     assert identify(container(), SNAPSHOT, LISTED).claims == (CLAIM,)
 
 
-def test_one_that_exists_has_it_by_its_cpus_or_by_kubelets_word() -> None:
+def test_an_existing_container_has_the_claim_by_its_cpus_or_if_kubelet_says_so() -> None:
     assert identify(container(), SNAPSHOT, Evidence(), exists=True).claims == (CLAIM,)
     moved = container(cpus=CPUSet(range(8)))
     assert identify(moved, SNAPSHOT, Evidence(), exists=True).ask == AskKubelet((MEMBER,))
@@ -52,9 +52,7 @@ def test_one_that_exists_has_it_by_its_cpus_or_by_kubelets_word() -> None:
 
 
 @pytest.mark.parametrize(("evidence", "unanswered"), [(SILENT, True), (UNGIVEN, False)])
-def test_it_is_refused_while_kubelet_does_not_answer_or_has_not_given_it(
-    evidence: Evidence, *, unanswered: bool
-) -> None:
+def test_a_container_is_refused_unless_kubelet_gave_it_the_claim(evidence: Evidence, *, unanswered: bool) -> None:
     identity = identify(container(), SNAPSHOT, evidence)
     assert (identity.claims, identity.unanswered, identity.denied) == ((), unanswered, not unanswered)
     (sentence,) = identity.refusals
@@ -70,7 +68,7 @@ def test_a_groups_container_is_a_partition_although_its_pod_is_not_on_record() -
     assert not tuner.remaining
 
 
-def test_a_container_that_is_still_on_a_groups_cpus_among_others_is_none() -> None:
+def test_a_container_on_more_than_a_groups_cpus_is_not_its_container() -> None:
     kernel = PartitioningKernel()
     kernel.files[f"{OTHER}/cpuset.cpus"] = kernel.files[f"{OTHER}/cpuset.cpus.effective"] = "0-7"
     tuner = Tuner(kernel)

@@ -80,7 +80,7 @@ def test_a_claim_without_isolation_changes_nothing(tmp_path: Path) -> None:
     assert kernel.written == []
 
 
-def test_a_claim_with_the_shared_pool_learns_which_cpus_are_its_own(tmp_path: Path) -> None:
+def test_a_claim_with_the_shared_pool_is_told_its_own_cpus(tmp_path: Path) -> None:
     node = started(tmp_path, Kernel())
     mixed = quiet_claim("mixed", "2-3", isolation="cpuset", shared=True)
     prepare(node, mixed)
@@ -95,7 +95,7 @@ def test_a_claim_with_the_shared_pool_learns_which_cpus_are_its_own(tmp_path: Pa
     assert (claim.with_pool, str(claim.held)) == (True, "2-3")
 
 
-def test_more_than_the_administrator_allows_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_more_isolation_than_the_administrator_allows_is_refused(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel, max_isolation="cpuset")
     assert reason(prepare(node, A)["a"]) == (
@@ -128,7 +128,7 @@ def steps(folder: Path, kernel: Kernel) -> NodeClaims:
 
 
 @pytest.mark.parametrize("what", ["prepare", "unprepare", "both"])
-def test_a_process_may_die_before_any_write(tmp_path: Path, what: str) -> None:
+def test_a_crash_before_any_write_is_recovered_from(tmp_path: Path, what: str) -> None:
     cuts = 0
     for lasts in range(60):
         kernel, folder = Kernel(), tmp_path / str(lasts)
@@ -145,7 +145,7 @@ def test_a_process_may_die_before_any_write(tmp_path: Path, what: str) -> None:
             break
         kernel.lasts = None
         node.close()
-        # What kubelet repeats is done; what it never repeats is put right by the next look, once the claim has gone.
+        # Repeated calls complete their work; without them, the next check restores the settings once the claim is gone.
         again = started(folder, kernel)
         again.tune()
         if what == "prepare":
@@ -160,7 +160,7 @@ def test_a_process_may_die_before_any_write(tmp_path: Path, what: str) -> None:
     assert cuts >= 4
 
 
-def test_a_claim_that_kubelet_never_asks_for_again_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_abandoned_claim_leaves_nothing_behind(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel)
     kernel.lasts = 3
@@ -173,7 +173,7 @@ def test_a_claim_that_kubelet_never_asks_for_again_leaves_nothing_behind(tmp_pat
     assert values(kernel, ALL) == BEFORE
 
 
-def test_after_a_reboot_a_claim_is_quiet_again_once_it_is_prepared_and_nothing_is_restored_before(
+def test_after_a_reboot_a_claim_is_quiet_again_only_once_it_is_prepared(
     tmp_path: Path,
 ) -> None:
     kernel = Kernel()
@@ -191,7 +191,7 @@ def test_after_a_reboot_a_claim_is_quiet_again_once_it_is_prepared_and_nothing_i
     assert values(booted, ALL) == ["4", *BEFORE[1:]]
 
 
-def test_a_drain_after_a_reboot_restores_nothing_of_the_boot_before(tmp_path: Path) -> None:
+def test_a_drain_after_a_reboot_restores_nothing_of_the_earlier_boot(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel)
     prepare(node, A)
@@ -204,7 +204,7 @@ def test_a_drain_after_a_reboot_restores_nothing_of_the_boot_before(tmp_path: Pa
     assert booted.written == []
 
 
-def test_two_instances_of_a_rolling_update_know_of_each_other(tmp_path: Path) -> None:
+def test_two_instances_of_a_rolling_update_share_their_notes(tmp_path: Path) -> None:
     kernel = Kernel()
     older, newer = started(tmp_path, kernel), started(tmp_path, kernel)
     prepare(older, A)
@@ -216,7 +216,7 @@ def test_two_instances_of_a_rolling_update_know_of_each_other(tmp_path: Path) ->
     assert values(kernel, ALL) == BEFORE
 
 
-def test_what_was_noted_survives_a_ledger_that_is_damaged(tmp_path: Path) -> None:
+def test_notes_survive_a_damaged_ledger(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel)
     prepare(node, A)
@@ -230,7 +230,7 @@ def test_what_was_noted_survives_a_ledger_that_is_damaged(tmp_path: Path) -> Non
     assert values(kernel, ALL) == BEFORE
 
 
-def test_what_another_version_noted_is_restored(tmp_path: Path) -> None:
+def test_settings_noted_by_another_version_are_restored(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel)
     kernel.files[interrupt(24)] = "0-1"
@@ -246,7 +246,7 @@ def test_what_another_version_noted_is_restored(tmp_path: Path) -> None:
 
 
 def flip(folder: Path) -> None:
-    """Alter the notes in the ledger as a flipped bit would: an original becomes another one."""
+    """Alter the notes in the ledger as a flipped bit would: an original value becomes another one."""
     with contextlib.closing(sqlite3.connect(folder / "data" / "ledger.db")) as db, db:
         db.execute("UPDATE meta SET value = replace(value, '\"0-7\"', '\"0-5\"') WHERE key = 'notes'")
 
@@ -259,7 +259,7 @@ def notes_of(folder: Path) -> Any:
     return decoded_notes(read_ledger(folder / "data" / "ledger.db"))
 
 
-def test_a_flipped_bit_in_the_notes_is_mended_from_the_copy(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_the_notes_is_repaired_from_the_copy(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel)
     prepare(node, A)
@@ -273,12 +273,12 @@ def test_a_flipped_bit_in_the_notes_is_mended_from_the_copy(tmp_path: Path) -> N
     assert notes_of(tmp_path) is None
 
 
-def test_notes_of_a_version_without_checksums_are_believed(tmp_path: Path) -> None:
+def test_notes_of_a_version_without_checksums_are_trusted(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel)
     prepare(node, A)
     with node.store.transaction():
-        # It writes them to the ledger and to the copy, and leaves the checksum of what a newer one wrote before.
+        # It writes them to the ledger and to the copy, and leaves the old checksum of a newer version's notes.
         node.store.commit(Commit(notes=node.store.recovery.notes + " "))
     node.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "data" / "ledger.db")) as db, db:
@@ -289,7 +289,7 @@ def test_notes_of_a_version_without_checksums_are_believed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("harm", ["flip", "lose", "garble"])
-def test_settings_whose_originals_are_lost_are_said_until_the_next_boot(
+def test_settings_without_their_original_values_are_reported_until_the_next_boot(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: str
 ) -> None:
     kernel = Kernel()
@@ -330,7 +330,7 @@ def test_settings_whose_originals_are_lost_are_said_until_the_next_boot(
     assert notes_of(tmp_path) is None
 
 
-def test_a_ledger_that_is_lost_without_a_quiet_claim_has_lost_no_settings(tmp_path: Path) -> None:
+def test_a_ledger_lost_without_a_quiet_claim_has_lost_no_settings(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel)
     prepare(node, PLAIN)
@@ -359,7 +359,7 @@ def test_a_copy_that_lacks_a_line_may_lack_notes(tmp_path: Path) -> None:
     assert again.plugin.unrestorable(notes_of(tmp_path))  # type: ignore[attr-defined]
 
 
-def test_a_claim_that_leaves_interrupts_no_cpu_is_refused(tmp_path: Path) -> None:
+def test_a_claim_that_leaves_no_cpu_for_interrupts_is_refused(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel, keep_shared=False)
     everything = quiet_claim("all", "0-7")
@@ -368,7 +368,7 @@ def test_a_claim_that_leaves_interrupts_no_cpu_is_refused(tmp_path: Path) -> Non
     assert kernel.written == []
 
 
-def test_a_machine_that_has_become_read_only_keeps_the_claim_until_it_can_be_restored(tmp_path: Path) -> None:
+def test_a_claim_stays_until_its_settings_can_be_restored(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel)
     prepare(node, A)
@@ -381,7 +381,7 @@ def test_a_machine_that_has_become_read_only_keeps_the_claim_until_it_can_be_res
     assert values(kernel, ALL) == BEFORE
 
 
-def test_the_status_says_how_quiet_the_cpus_are_and_what_stays(tmp_path: Path) -> None:
+def test_the_status_has_the_isolation_and_what_could_not_be_moved(tmp_path: Path) -> None:
     kernel = Kernel()
     kernel.refuses[interrupt(25)] = errno.EIO
     node = started(tmp_path, kernel)

@@ -1,4 +1,4 @@
-"""Who holds the CPUs that a claim would need, in words."""
+"""The sentence about who holds the CPUs that a claim needs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ FOUR = "0 held by default/c0 and 1 by default/c1 and 2 by default/c2 and 3 by de
         (6, f"{FOUR} and more by 2 other claims"),
     ],
 )
-def test_four_holders_are_named_and_the_others_counted(claims: int, said: str) -> None:
+def test_four_holders_are_named_and_the_others_are_counted(claims: int, said: str) -> None:
     held = holding(**{f"c{number}": str(number) for number in range(claims)})
     assert named_holders(held, cpus("0-15")) == said

@@ -18,12 +18,12 @@ def cores(files: dict[str, str]) -> list[str]:
 
 
 class TestOnline:
-    def test_the_online_file_says_which_cpus_there_are(self) -> None:
+    def test_the_online_file_lists_the_cpus(self) -> None:
         topology = read_topology(machine({f"{CPU}/online": "0,2-3\n", f"{CPU}/present": "0-4\n"}))
         assert str(topology.online) == "0,2-3"
         assert str(topology.offline) == "1,4"
 
-    def test_without_it_every_folder_is_asked_and_silence_means_online(self) -> None:
+    def test_without_the_online_file_every_folder_is_read_and_no_answer_means_online(self) -> None:
         files = {**cpu_files(0, core_id="0"), f"{CPU}/cpu1/online": "0\n", f"{CPU}/cpu2/online": "1\n"}
         topology = read_topology(machine(files))
         assert str(topology.online) == "0,2"
@@ -59,19 +59,19 @@ class TestCores:
             ("thread_siblings", "00000000,00000005", "00000000,0000000a"),
         ],
     )
-    def test_each_source_is_understood(self, name: str, first: str, second: str) -> None:
+    def test_each_source_is_parsed(self, name: str, first: str, second: str) -> None:
         files = {f"{CPU}/online": "0-3"}
         for cpu in range(4):
             files |= cpu_files(cpu, **{name: second if cpu % 2 else first})
         assert cores(files) == ["0,2", "1,3"]
 
-    def test_todays_name_wins_over_the_old_one(self) -> None:
+    def test_the_current_name_takes_precedence_over_the_old_one(self) -> None:
         files = {f"{CPU}/online": "0-1"}
         for cpu in range(2):
             files |= cpu_files(cpu, core_cpus_list=str(cpu), thread_siblings_list="0-1")
         assert cores(files) == ["0", "1"]
 
-    def test_a_core_id_alone_joins_nothing(self) -> None:
+    def test_a_core_id_alone_does_not_join_cpus(self) -> None:
         files = {f"{CPU}/online": "0-1", **cpu_files(0, core_id="0"), **cpu_files(1, core_id="0")}
         assert cores(files) == ["0", "1"]
 
@@ -85,7 +85,7 @@ class TestCores:
         files = {f"{CPU}/online": "0-2"} | cpu_files(0, core_cpus_list="0,2") | cpu_files(1, core_cpus_list="1,3")
         assert cores(files | cpu_files(2, core_cpus_list="0,2")) == ["0,2", "1"]
 
-    def test_a_set_without_its_own_cpu_is_not_believed_and_the_next_source_is_asked(self) -> None:
+    def test_a_set_without_its_own_cpu_is_ignored_and_the_next_source_is_read(self) -> None:
         files = {f"{CPU}/online": "0-3"}
         for cpu in range(4):
             files |= cpu_files(cpu, thread_siblings_list="0-1", thread_siblings="3" if cpu < 2 else "c")
@@ -101,7 +101,7 @@ class TestCores:
         assert [str(core) for core in topology.cores] == ["0-1", "2", "3"]
         assert topology.warnings == ("the core files of cpu2 list CPUs 0-1 and not cpu2 itself",)
 
-    def test_cpus_that_disagree_follow_the_lower_one_with_one_warning(self) -> None:
+    def test_contradicting_cpus_follow_the_lower_one_with_one_warning(self) -> None:
         files = {f"{CPU}/online": "0-2"} | cpu_files(0, core_cpus_list="0-1")
         files |= cpu_files(1, core_cpus_list="1-2") | cpu_files(2, core_cpus_list="1-2")
         topology = read_topology(machine(files))
@@ -144,7 +144,7 @@ class TestPackages:
         files |= cpu_files(1, physical_package_id="0", package_cpus_list="0-1")
         assert self.packages(files) == {7: "0", 0: "1"}
 
-    def test_without_any_word_of_packages_there_are_none(self) -> None:
+    def test_without_package_information_there_are_no_packages(self) -> None:
         topology = read_topology(machine({f"{CPU}/online": "0-1"}))
         assert topology.packages == {}
         assert topology.cpus[0].package == -1
@@ -166,18 +166,18 @@ class TestL3:
         assert [str(cpus) for cpus in topology.l3] == ["0-1"]
         assert topology.cpus[1].l3_id == 9
 
-    def test_the_mask_serves_without_a_list_and_the_lowest_cpu_without_an_id(self) -> None:
+    def test_the_mask_replaces_a_missing_list_and_the_lowest_cpu_a_missing_id(self) -> None:
         topology = read_topology(machine(self.files(level="3", shared_cpu_map="00000003")))
         assert [str(cpus) for cpus in topology.l3] == ["0-1"]
         assert topology.cpus[1].l3_id == 0
 
-    def test_a_level_2_cache_is_no_l3(self) -> None:
+    def test_a_level_2_cache_is_not_an_l3(self) -> None:
         topology = read_topology(machine(self.files(level="2", shared_cpu_list="0-1")))
         assert topology.l3 == ()
         assert topology.cpus[0].l3 is None
         assert topology.cpus[0].l3_id == -1
 
-    def test_an_empty_set_is_a_cache_of_the_core(self) -> None:
+    def test_a_cache_with_an_empty_set_belongs_to_the_core(self) -> None:
         topology = read_topology(machine(self.files(level="3", shared_cpu_map="00000000")))
         assert [str(cpus) for cpus in topology.l3] == ["0", "1"]
 
@@ -227,18 +227,18 @@ class TestNuma:
         files = {f"{NODE}/node1/cpulist": "0-1", f"{NODE}/node72/cpulist": "2-3", f"{NODE}/node250/cpulist": "\n"}
         assert self.numa(files) == {1: "0-1", 72: "2-3"}
 
-    def test_the_mask_serves_without_a_list(self) -> None:
+    def test_the_mask_replaces_a_missing_list(self) -> None:
         assert self.numa({f"{NODE}/node0/cpumap": "3", f"{NODE}/node1/cpumap": "c"}) == {0: "0-1", 1: "2-3"}
 
-    def test_the_links_in_the_node_serve_without_either(self) -> None:
+    def test_links_in_the_node_replace_a_missing_list_and_mask(self) -> None:
         links = {f"{NODE}/node0/cpu{cpu}": f"../../cpu/cpu{cpu}" for cpu in range(4)}
         assert self.numa({}, links) == {0: "0-3"}
 
-    def test_the_cpus_own_entry_serves_without_node_folders(self) -> None:
+    def test_the_cpus_own_entry_replaces_missing_node_folders(self) -> None:
         files = {f"{CPU}/cpu{cpu}/node{cpu // 2}/x": "" for cpu in range(4)}
         assert self.numa(files) == {0: "0-1", 1: "2-3"}
 
-    def test_a_link_to_an_offline_node_is_not_believed(self) -> None:
+    def test_a_link_to_an_offline_node_is_ignored(self) -> None:
         links = {f"{CPU}/cpu0/node0": "../../node/node0"}
         assert self.numa({f"{NODE}/node1/cpulist": "1-3"}, links) == {1: "1-3"}
 
@@ -280,7 +280,7 @@ class TestNuma:
             ),
         ],
     )
-    def test_nodes_that_are_named_elsewhere_and_have_no_folder_are_said(
+    def test_nodes_that_are_named_elsewhere_without_a_folder_are_reported(
         self, files: dict[str, str], links: dict[str, str], sentence: str
     ) -> None:
         assert read_topology(machine({f"{CPU}/online": "0-1"} | files, links)).warnings == (sentence,)
@@ -309,7 +309,7 @@ class TestSmtAndTypes:
             ("2", "0-1", True),
         ],
     )
-    def test_the_control_file_decides_and_otherwise_the_cores_do(self, control: str, threads: str, smt: bool) -> None:  # noqa: FBT001 - a table's column
+    def test_smt_comes_from_the_control_file_or_the_cores(self, control: str, threads: str, smt: bool) -> None:  # noqa: FBT001 - a table's column
         files = {f"{CPU}/online": threads, f"{CPU}/smt/control": f"{control}\n"}
         assert read_topology(machine(files | cpu_files(0, core_cpus_list=threads))).smt is smt
 
@@ -334,20 +334,18 @@ class TestUnbelievable:
             ("cpu0/topology/core_id", "zero", r'cpu0/topology/core_id should be a number, but is "zero"'),
         ],
     )
-    def test_a_file_that_does_not_parse_is_named_with_its_value(self, path: str, content: str, message: str) -> None:
+    def test_a_malformed_file_is_named_with_its_value(self, path: str, content: str, message: str) -> None:
         with pytest.raises(MachineError, match=message):
             read_topology(machine({f"{CPU}/online": "0-3"} | {f"{CPU}/{path}": content}))
 
     @pytest.mark.parametrize("content", ["", "yes", "0-1"])
-    def test_without_a_list_a_cpu_that_does_not_say_whether_it_is_online_does_not_count_as_that(
-        self, content: str
-    ) -> None:
+    def test_without_a_list_a_cpu_with_an_invalid_online_file_is_an_error(self, content: str) -> None:
         files = {f"{CPU}/cpu0/topology/core_id": "0", f"{CPU}/cpu1/online": "0"}
         assert str(read_topology(machine(files)).online) == "0"
         with pytest.raises(MachineError, match=f'^/{CPU}/cpu1/online should be a number, but is "{content}"$'):
             read_topology(machine(files | {f"{CPU}/cpu1/online": content}))
 
-    def test_ids_of_packages_that_contradict_themselves_are_said(self) -> None:
+    def test_contradicting_package_ids_are_reported(self) -> None:
         files = {f"{CPU}/online": "0-3"}
         for cpu in range(4):
             files |= cpu_files(cpu, package_cpus_list="0-3", physical_package_id="36")
@@ -360,7 +358,7 @@ class TestUnbelievable:
             "CPUs 2 have no physical_package_id, but other CPUs have one",
         )
 
-    def test_a_file_that_cannot_be_read_is_named_with_the_reason(self) -> None:
+    def test_an_unreadable_file_is_named_with_the_reason(self) -> None:
         class Broken(ConfinedRoot):
             def read_bytes(self, path: str) -> bytes:
                 if path.endswith("/core_id"):
@@ -387,7 +385,7 @@ class TestUnbelievable:
 
 class TestHotplug:
     class Restless(ConfinedRoot):
-        """A machine whose CPU 3 goes offline, with its files, while its core is read; `lost` is what that read says."""
+        """A machine whose CPU 3 goes offline with its files while its core is read; `lost` is the answer to that."""
 
         lost = errno.ENOENT
 
@@ -398,12 +396,12 @@ class TestHotplug:
             return super().read_bytes(path)
 
     @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
-    def test_a_cpu_that_goes_offline_while_it_is_read_is_not_taken_for_a_core_of_its_own(self, number: int) -> None:
+    def test_a_cpu_that_goes_offline_during_the_read_is_not_a_core_of_its_own(self, number: int) -> None:
         root = self.Restless(machine(hyperthreads("0-3")).files)
         root.lost = number
         assert read_topology(root) == read_topology(machine(hyperthreads("0-2")))
 
-    def test_a_machine_that_never_comes_to_rest_is_believed_in_the_end(self) -> None:
+    def test_a_machine_that_keeps_changing_is_trusted_in_the_end(self) -> None:
         class Flapping(ConfinedRoot):
             readings = 0
 
@@ -417,7 +415,7 @@ class TestHotplug:
 
 
 def hyperthreads(online: str) -> dict[str, str]:
-    """Two cores of two threads each (0,2 and 1,3), of which these CPUs are online and have files."""
+    """Two cores with two threads each (0,2 and 1,3), of which these CPUs are online and have files."""
     files = {f"{CPU}/online": online, f"{CPU}/present": "0-3"}
     for cpu in CPUSet.parse(online):
         files |= cpu_files(cpu, core_cpus_list="1,3" if cpu % 2 else "0,2")

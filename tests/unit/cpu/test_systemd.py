@@ -1,4 +1,4 @@
-"""The host's services, where systemd says on which CPUs they run."""
+"""The host's services, where systemd decides on which CPUs they run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def systemd(bus: Path) -> Iterator[FakeSystemd]:
     fake.end()
 
 
-def test_systemd_keeps_services_off_and_nothing_is_written_to_its_cgroups(bus: Path, systemd: FakeSystemd) -> None:
+def test_systemd_moves_services_and_its_cgroups_are_not_written_to(bus: Path, systemd: FakeSystemd) -> None:
     kernel = Kernel()
     # Bottlerocket has kubelet and the runtime in a slice of their own; what else is beside the slices is reported.
     kernel.files["sys/fs/cgroup/runtime.slice/cgroup.events"] = "populated 1\nfrozen 0\n"
@@ -59,7 +59,7 @@ def test_systemd_keeps_services_off_and_nothing_is_written_to_its_cgroups(bus: P
     assert notes.document is None
 
 
-def test_a_process_may_die_between_all_cpus_and_none(bus: Path, systemd: FakeSystemd) -> None:
+def test_all_cpus_and_no_mask_are_the_same_original(bus: Path, systemd: FakeSystemd) -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), peered(kernel, systemd=Systemd(str(bus)))
     settle(tuner, [A], notes)
@@ -71,7 +71,7 @@ def test_a_process_may_die_between_all_cpus_and_none(bus: Path, systemd: FakeSys
     assert systemd.allowed["system.slice"] == b""
 
 
-def test_what_somebody_else_says_is_the_original_from_then_on(bus: Path, systemd: FakeSystemd) -> None:
+def test_a_value_set_by_somebody_else_becomes_the_original(bus: Path, systemd: FakeSystemd) -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), peered(kernel, systemd=Systemd(str(bus)))
     settle(tuner, [A], notes)
@@ -82,7 +82,7 @@ def test_what_somebody_else_says_is_the_original_from_then_on(bus: Path, systemd
     assert systemd.allowed["system.slice"] == b"\x07"
 
 
-def test_a_bus_that_is_away_for_a_while_loses_nothing(bus: Path) -> None:
+def test_a_temporarily_missing_bus_loses_nothing(bus: Path) -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), peered(kernel, systemd=Systemd(str(bus)))
     first = FakeSystemd(bus)
@@ -101,7 +101,7 @@ def test_a_bus_that_is_away_for_a_while_loses_nothing(bus: Path) -> None:
     again.end()
 
 
-def test_cgroups_that_were_written_before_systemd_could_be_asked_go_back(bus: Path) -> None:
+def test_cgroups_written_before_systemd_was_reachable_are_restored(bus: Path) -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), peered(kernel, systemd=Systemd(str(bus)))
     settle(tuner, [A], notes)
@@ -114,7 +114,7 @@ def test_cgroups_that_were_written_before_systemd_could_be_asked_go_back(bus: Pa
     fake.end()
 
 
-def test_what_systemd_refuses_is_said(bus: Path, systemd: FakeSystemd) -> None:
+def test_a_refusal_by_systemd_is_reported(bus: Path, systemd: FakeSystemd) -> None:
     kernel = Kernel()
     systemd.refuses = "Access denied"
     tuner = peered(kernel, systemd=Systemd(str(bus)))
@@ -124,7 +124,7 @@ def test_what_systemd_refuses_is_said(bus: Path, systemd: FakeSystemd) -> None:
     )
 
 
-def test_a_slice_with_pods_is_left_alone(bus: Path, systemd: FakeSystemd) -> None:
+def test_a_slice_with_pods_is_left_unchanged(bus: Path, systemd: FakeSystemd) -> None:
     kernel = Kernel()
     kernel.files["sys/fs/cgroup/system.slice/k3s.service/kubepods/cgroup.procs"] = ""
     tuner = peered(kernel, systemd=Systemd(str(bus)))
@@ -140,7 +140,7 @@ def test_without_cgroup_v2_systemd_is_not_asked(bus: Path, systemd: FakeSystemd)
     assert systemd.allowed == {}
 
 
-def test_a_socket_that_is_no_bus_is_as_none(tmp_path: Path) -> None:
+def test_a_socket_that_is_not_a_bus_counts_as_missing(tmp_path: Path) -> None:
     (tmp_path / "bus").write_text("")
     kernel = Kernel()
     settle(peered(kernel, systemd=Systemd(str(tmp_path / "bus"))), [A], MemoryNotes(kernel))
@@ -148,7 +148,7 @@ def test_a_socket_that_is_no_bus_is_as_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", ["", " "])
-def test_a_refusal_without_a_reason_is_not_printed_as_nothing(bus: Path, systemd: FakeSystemd, said: str) -> None:
+def test_a_refusal_without_a_reason_is_reported_in_words(bus: Path, systemd: FakeSystemd, said: str) -> None:
     systemd.refuses = said
     tuner = peered(Kernel(), systemd=Systemd(str(bus)))
     settle(tuner, [A], MemoryNotes(Kernel()))
@@ -159,7 +159,7 @@ def test_a_refusal_without_a_reason_is_not_printed_as_nothing(bus: Path, systemd
 
 
 @pytest.mark.parametrize("where", ["AUTH", "Hello", "LoadUnit", "Get", "SetUnitProperties"])
-def test_a_systemd_that_hangs_costs_one_deadline_a_round_and_then_rounds_are_left_out(
+def test_a_hanging_systemd_costs_one_deadline_a_round_and_then_rounds_are_skipped(
     bus: Path, systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setattr("dranode.cpu.isolation.peers._SECONDS", 0.2)
@@ -168,7 +168,7 @@ def test_a_systemd_that_hangs_costs_one_deadline_a_round_and_then_rounds_are_lef
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), peered(kernel, systemd=Systemd(str(bus), clock=lambda: now[0]))
     settle(tuner, [A], notes)
-    # A round ends with its first silence: the other units are not waited for.
+    # A round ends with the first call without an answer, and does not wait for the other units.
     waited = systemd.calls
     assert waited == (2 if where == "SetUnitProperties" else 1)
     assert (kernel.files[SYSTEM] == "0-1,4-7") == (where != "SetUnitProperties"), "it is done without systemd"
@@ -186,7 +186,7 @@ def test_a_systemd_that_hangs_costs_one_deadline_a_round_and_then_rounds_are_lef
     assert notes.document is None
 
 
-def test_what_a_silent_systemd_was_not_told_is_said(
+def test_changes_that_a_silent_systemd_missed_are_reported(
     bus: Path, systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dranode.cpu.isolation.peers._SECONDS", 0.2)
@@ -197,7 +197,7 @@ def test_what_a_silent_systemd_was_not_told_is_said(
 
 
 class Hanging(Systemd):
-    """A systemd that answers once a test lets it."""
+    """A systemd that answers only when a test lets it."""
 
     def __init__(self) -> None:
         super().__init__("/nowhere")
@@ -209,7 +209,7 @@ class Hanging(Systemd):
         return ()
 
 
-def test_no_call_waits_for_a_systemd_that_hangs(tmp_path: Path) -> None:
+def test_no_call_waits_for_a_hanging_systemd(tmp_path: Path) -> None:
     kernel, systemd = Kernel(), Hanging()
     options = read_options({"group_by": "machine", "max_isolation": "quiet"})
     plugin = CPUPlugin(open_machine("sockets=1,cores=4,threads=2"), options, host=kernel)

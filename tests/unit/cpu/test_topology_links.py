@@ -20,7 +20,7 @@ NODES = "sys/devices/system/node"
 
 
 def server() -> Machine:
-    """Eight GPUs, a NIC beside the first of them below one port, and one on a root complex of its own."""
+    """Eight GPUs, a NIC beside the first of them below one port, and a NIC on its own root complex."""
     made = hgx()
     folder = made.pci("0000:1b:00.1", INTEL, 0x1592, NIC, root="pci0000:19", bridges=("0000:19:01.0",), node=0)
     made.put(f"{folder}/net/eth0/mtu", "1500")
@@ -63,7 +63,7 @@ def test_numa_nodes_have_their_cpus_memory_and_distances(tmp_path: Path) -> None
     ]
 
 
-def test_what_the_machine_does_not_say_is_unknown(tmp_path: Path) -> None:
+def test_unreported_links_are_unknown(tmp_path: Path) -> None:
     made = server()
     made.remove("sys/devices/pci0000:19/0000:19:01.0/0000:1b:00.1/max_link_speed")
     made.remove("sys/devices/pci0000:19/0000:19:01.0/0000:1b:00.1/current_link_width")
@@ -77,7 +77,7 @@ def test_what_the_machine_does_not_say_is_unknown(tmp_path: Path) -> None:
     assert found["numaNodes"][1]["distances"] == {}
 
 
-def test_a_numa_node_whose_distances_are_not_to_be_seen_is_named(tmp_path: Path) -> None:
+def test_a_numa_node_without_visible_distances_is_named(tmp_path: Path) -> None:
     made = server()
     said = "dranode: it is unknown how far the NUMA nodes 1 are from others"
     for row, known in (("20 10", True), ("20", False)):
@@ -86,7 +86,7 @@ def test_a_numa_node_whose_distances_are_not_to_be_seen_is_named(tmp_path: Path)
         assert (said in CliRunner().invoke(cli, ["topology", "--links", "--machine", str(folder)]).stderr) is not known
 
 
-def test_the_table_has_a_column_for_each_device_and_says_what_its_words_mean(tmp_path: Path) -> None:
+def test_the_table_has_a_column_for_each_device_and_explains_its_words(tmp_path: Path) -> None:
     drawn = ask(server(), tmp_path)
     assert "32 GT/s x16" in drawn
     for words in ("PIX    at most one PCIe switch", "SYS    the link between NUMA nodes", "1.0 GiB"):
@@ -94,7 +94,7 @@ def test_the_table_has_a_column_for_each_device_and_says_what_its_words_mean(tmp
     assert "PHB" not in drawn
 
 
-def test_links_that_are_not_looked_at_are_said_where_there_may_be_some(tmp_path: Path) -> None:
+def test_omitted_links_are_mentioned_if_there_may_be_some(tmp_path: Path) -> None:
     beside = "links other than PCIe, such as NVLink and xGMI"
     assert f"Not checked: {beside}. Devices may be closer" in ask(server(), tmp_path / "text")
     assert document(server(), tmp_path / "document")["notSeen"] == [beside]
@@ -114,7 +114,7 @@ def test_a_machine_without_pci_has_its_numa_nodes(tmp_path: Path) -> None:
     assert "0-3" in drawn
 
 
-def test_a_machine_that_shows_no_numa_node_is_said_to_show_none(tmp_path: Path) -> None:
+def test_a_machine_without_visible_numa_nodes_is_reported_as_such(tmp_path: Path) -> None:
     made = Machine()
     made.put("sys/devices/system/cpu/online", "0-3")
     done = CliRunner().invoke(cli, ["topology", "--links", "--machine", str(made.write(tmp_path / "machine"))])
@@ -123,7 +123,9 @@ def test_a_machine_that_shows_no_numa_node_is_said_to_show_none(tmp_path: Path) 
     assert said in done.stderr
 
 
-def test_pci_devices_that_cannot_be_listed_are_not_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pci_devices_that_cannot_be_listed_are_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = server().write(tmp_path / "machine")
     forbid(monkeypatch, folder / "sys/bus/pci/devices")
     done = CliRunner().invoke(cli, ["topology", "--links", "--machine", str(folder)])

@@ -21,7 +21,7 @@ def refusal(document: Any) -> str:
     return str(caught.value)
 
 
-def test_nothing_said_is_compute_without_lists() -> None:
+def test_the_default_is_compute_without_lists() -> None:
     assert settings(()) == Settings(visibility=Visibility.NONE, mode=GPUMode.COMPUTE, strategy=None, memory_limit=None)
 
 
@@ -37,11 +37,11 @@ def test_later_configurations_change_only_the_fields_that_they_have() -> None:
     assert str(result.memory_limit) == "4Gi"
 
 
-def test_null_is_a_field_that_is_not_there() -> None:
+def test_null_is_the_same_as_a_missing_field() -> None:
     assert settings((parsed(mode="vfio"), parsed(mode=None, sharing=None))).mode is GPUMode.VFIO
 
 
-def test_a_configuration_that_says_nothing_is_valid() -> None:
+def test_an_empty_configuration_is_valid() -> None:
     assert parsed().parameters == GPUConfig(api_version="dra.gpu/v1alpha1", kind="GPUConfig")
 
 
@@ -61,17 +61,17 @@ def test_a_configuration_that_says_nothing_is_valid() -> None:
         ("GPUConfig", "expected"),
     ],
 )
-def test_a_document_that_is_no_gpu_config_is_refused_where_it_is_wrong(document: Any, place: str) -> None:
+def test_an_invalid_gpu_config_is_refused_with_the_path(document: Any, place: str) -> None:
     message = refusal(document)
     assert message.startswith(f"{PATH} is not a valid GPUConfig of dra.gpu/v1alpha1: ")
     assert place in message
 
 
 @pytest.mark.parametrize("limit", ["0", "-1Gi", "500m", "1M", "1048575"])
-def test_a_limit_that_is_no_whole_number_of_bytes_or_would_be_rounded_to_none_is_refused(limit: str) -> None:
+def test_a_memory_limit_that_is_fractional_or_rounds_to_zero_is_refused(limit: str) -> None:
     document = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", "sharing": {"memoryLimit": limit}}
     assert f'sharing.memoryLimit is "{limit}"' in refusal(document)
 
 
-def test_the_least_limit_is_one_of_the_unit_in_which_it_is_kept() -> None:
+def test_the_smallest_memory_limit_is_one_unit() -> None:
     assert settings((parsed(sharing={"memoryLimit": "1Mi"}),)).memory_limit == Quantity("1Mi")

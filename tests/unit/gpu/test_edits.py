@@ -41,7 +41,7 @@ def test_nvidia_compute_has_the_gpus_node_and_the_control_nodes() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "host/"])
-def test_the_nodes_of_a_driver_in_a_container_are_read_in_its_root(host: str) -> None:
+def test_device_nodes_of_a_containerized_driver_are_read_in_its_root(host: str) -> None:
     machine, plain = hgx(), nodes(hgx(), H100)
     machine.put(f"{host}usr/bin/nvidia-smi", b"")
     for path, _, major, minor in plain:
@@ -50,7 +50,7 @@ def test_the_nodes_of_a_driver_in_a_container_are_read_in_its_root(host: str) ->
     assert nodes(machine, H100) == plain
 
 
-def test_a_node_that_a_container_gets_if_there_is_one_may_be_missing_and_not_unreadable() -> None:
+def test_an_optional_device_node_may_be_missing_but_not_unreadable() -> None:
     machine = hgx()
     machine.failures["dev/nvidia-uvm-tools"] = errno.EACCES
     with pytest.raises(MachineError, match=r"^/dev/nvidia-uvm-tools cannot be read: Permission denied$"):
@@ -59,7 +59,7 @@ def test_a_node_that_a_container_gets_if_there_is_one_may_be_missing_and_not_unr
     assert [path for path, *_ in nodes(machine, H100)] == ["/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"]
 
 
-def test_a_group_that_cannot_be_read_is_not_taken_for_that_of_a_missing_file(
+def test_an_unreadable_group_is_not_taken_for_that_of_a_missing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = tmp_path / "folder" / "node"
@@ -87,7 +87,7 @@ def test_an_amd_partition_has_kfd_and_its_own_render_node() -> None:
 
 @pytest.mark.parametrize("in_function_bits", [False, True])
 @pytest.mark.parametrize("unread", [1, 3])
-def test_a_partition_keeps_its_render_node_while_another_one_does_not_read(
+def test_a_partition_keeps_its_render_node_while_another_is_unreadable(
     unread: int,
     in_function_bits: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
@@ -142,24 +142,24 @@ def test_a_virtual_function_has_its_own_render_node() -> None:
         (flex(), FLEX, "dev/dri/renderD128"),
     ],
 )
-def test_a_node_that_is_not_there_is_named(machine: Machine, intent: Intent, node: str) -> None:
+def test_a_missing_device_node_is_named(machine: Machine, intent: Intent, node: str) -> None:
     machine.remove(node)
     assert f"GPU {intent.address} needs device node /{node}, which does not exist; " in refusal(machine, intent)
 
 
-def test_a_plain_file_in_place_of_a_node_is_named() -> None:
+def test_a_plain_file_in_place_of_a_device_node_is_named() -> None:
     machine = flex()
     machine.put("dev/dri/renderD128", b"")
     assert "needs device node /dev/dri/renderD128, which cannot be used" in refusal(machine, FLEX)
 
 
-def test_a_gpu_whose_driver_is_gone_is_named() -> None:
+def test_a_gpu_whose_driver_was_unloaded_is_named() -> None:
     machine = hgx()
     machine.remove("proc/driver/nvidia")
     assert refusal(machine, H100).startswith("GPU 0000:43:00.0 has no minor number in /proc/driver/nvidia")
 
 
-def test_a_partition_that_is_gone_since_it_was_published_is_named() -> None:
+def test_a_partition_that_was_removed_since_it_was_published_is_named() -> None:
     message = refusal(mi300x(gpus=1, parts=2), PART)
     assert message.startswith("GPU 0000:0c:00.0 no longer has partition 3, only 2")
 
@@ -171,7 +171,7 @@ def test_a_gpu_on_vfio_has_no_nodes_for_compute() -> None:
     assert message.startswith("GPU 0000:01:00.0 is bound to vfio-pci, which has no nodes for mode compute")
 
 
-def test_a_gpu_that_is_not_on_vfio_has_no_nodes_for_it() -> None:
+def test_a_gpu_that_is_not_on_vfio_has_no_nodes_for_vfio() -> None:
     message = refusal(laptop(), Intent(address="0000:01:00.0", vendor="nvidia", mode=GPUMode.VFIO))
     assert message.startswith("GPU 0000:01:00.0 is bound to nvidia, which has no nodes for mode vfio")
 
@@ -186,7 +186,7 @@ def test_vfio_gives_the_groups_node_and_the_container() -> None:
 
 
 @pytest.mark.parametrize(("machine", "intent", "groups"), [(mi300x(gpus=1), PART, (105,)), (hgx(), H100, ())])
-def test_the_groups_that_own_the_nodes_come_along_but_not_roots(
+def test_containers_get_the_groups_that_own_the_nodes_but_not_root(
     machine: Machine, intent: Intent, groups: tuple[int, ...]
 ) -> None:
     edits = complete(
@@ -196,7 +196,7 @@ def test_the_groups_that_own_the_nodes_come_along_but_not_roots(
     assert edits.additional_gids == groups
 
 
-def test_the_driver_that_a_gpu_is_unbound_from_is_said() -> None:
+def test_the_driver_from_which_a_gpu_was_unbound_is_named() -> None:
     machine = flex(vfs=0)
     folder = machine.root().resolve(f"{DEVICES}/0000:4d:00.0")
     machine.remove(f"{folder}/driver")
@@ -206,7 +206,7 @@ def test_the_driver_that_a_gpu_is_unbound_from_is_said() -> None:
 
 
 @pytest.mark.parametrize("mode", [GPUMode.COMPUTE, GPUMode.GRAPHICS])
-def test_an_nvidia_gpu_on_nouveau_is_given_by_its_render_node_without_nvidias_libraries(mode: GPUMode) -> None:
+def test_an_nvidia_gpu_on_nouveau_has_its_render_node_and_no_nvidia_libraries(mode: GPUMode) -> None:
     machine = laptop()
     folder = machine.root().resolve(f"{DEVICES}/0000:01:00.0")
     machine.remove("proc/driver/nvidia")

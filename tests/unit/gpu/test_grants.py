@@ -41,7 +41,7 @@ def give(
 
 
 def holds(device: str, state: Any = None, *, whole: bool = True) -> Held:
-    """What another claim holds, by the name of the device or, where it is given, by the state of its grant."""
+    """What another claim holds, by the device's name or, if given, by its grant's state."""
     return Held.of((Holding(OTHER, (HeldDevice(device, gpu_sources(device, state), whole=whole),)),))
 
 
@@ -67,7 +67,7 @@ def meant(one: Grant) -> Intent:
     return intent
 
 
-def test_a_grant_records_what_is_meant_and_no_node() -> None:
+def test_a_grant_records_the_gpu_and_no_device_node() -> None:
     (one,) = give(hgx(), result(FIRST)).grants
     assert one.state == {"address": "0000:1b:00.0", "vendor": "nvidia"}
     assert one.edits is not None
@@ -88,7 +88,7 @@ def test_variables_of_two_gpus_never_overwrite_each_other() -> None:
     assert {name for name, each in values.items() if len(each) > 1} == set()
 
 
-def test_a_partition_knows_its_number_and_is_named_by_address() -> None:
+def test_a_partition_has_its_number_and_is_named_by_address() -> None:
     (one,) = give(mi300x(gpus=1), result("gpu-0000-0c-00-0-p3")).grants
     assert meant(one).partition == 3
     assert env(one) == ["DRA_GPU_0000_0C_00_0_P3=0000:0c:00.0"]
@@ -140,7 +140,7 @@ def test_admin_access_is_marked_and_holds_nothing() -> None:
     assert "DRA_ADMIN_ACCESS=true" in env(one)
 
 
-def test_admin_access_to_a_part_stands_beside_the_holder_of_the_whole() -> None:
+def test_admin_access_to_a_partition_is_granted_beside_the_holder_of_the_whole_gpu() -> None:
     held = holds("gpu-0000-4d-00-0")
     (one,) = give(flex(), result("gpu-0000-4d-00-1", admin_access=True), held=held).grants
     assert one.admin
@@ -155,7 +155,7 @@ def test_admin_access_never_takes_a_gpu_from_its_driver() -> None:
     ("asked", "other"),
     [("gpu-0000-4d-00-0", "gpu-0000-4d-00-3"), ("gpu-0000-4d-00-3", "gpu-0000-4d-00-0")],
 )
-def test_a_gpu_and_its_parts_are_never_both_given_and_both_claims_are_named(asked: str, other: str) -> None:
+def test_a_gpu_and_its_partitions_are_never_both_granted_and_both_claims_are_named(asked: str, other: str) -> None:
     with pytest.raises(ClaimConflictError) as caught:
         give(flex(), result(asked), held=holds(other))
     assert str(caught.value) == (
@@ -164,12 +164,12 @@ def test_a_gpu_and_its_parts_are_never_both_given_and_both_claims_are_named(aske
     )
 
 
-def test_a_claim_with_the_whole_and_a_part_is_refused() -> None:
+def test_a_claim_with_a_whole_gpu_and_its_partition_is_refused() -> None:
     message = refusal(flex(), result("gpu-0000-4d-00-0", "a"), result("gpu-0000-4d-00-2", "b"))
     assert '"gpu-0000-4d-00-0" and "gpu-0000-4d-00-2", which overlap on the same GPU' in message
 
 
-def test_a_share_says_how_much_memory_it_has() -> None:
+def test_a_share_has_its_amount_of_memory() -> None:
     share = result(FIRST, share_id="8a3a", consumed_capacity={"shares": Quantity(1), "memory": Quantity("8Gi")})
     (one,) = give(hgx(), share).grants
     assert one.share_id == "8a3a"
@@ -183,13 +183,13 @@ def test_the_memory_of_a_share_is_read_under_either_name(name: str) -> None:
     assert f"DRA_GPU_0000_1B_00_0_MEMORY={8 << 30}" in env(one)
 
 
-def test_a_lower_limit_wins_over_what_the_share_was_given() -> None:
+def test_a_lower_limit_overrides_the_shares_memory() -> None:
     share = result(FIRST, share_id="8a3a", consumed_capacity={"dra.gpu/memory": Quantity("8Gi")})
     (one,) = give(hgx(), share, configs=(config(sharing={"memoryLimit": "6Gi"}),)).grants
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=6144M" in env(one)
 
 
-def test_limits_of_several_gpus_go_by_position() -> None:
+def test_limits_of_several_gpus_are_in_their_order() -> None:
     shares = [
         result(device, share_id="8a3a", consumed_capacity={"memory": Quantity(memory)})
         for device, memory in ((FIRST, "8Gi"), (SECOND, "4Gi"))
@@ -198,13 +198,13 @@ def test_limits_of_several_gpus_go_by_position() -> None:
         assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M,1=4096M" in env(one)
 
 
-def test_a_limit_above_what_was_allocated_is_refused_with_both_amounts() -> None:
+def test_a_limit_above_the_allocation_is_refused_with_both_amounts() -> None:
     share = result(FIRST, share_id="8a3a", consumed_capacity={"memory": Quantity("8Gi")})
     message = refusal(hgx(), share, configs=(config(sharing={"memoryLimit": "16Gi"}),))
     assert "sharing.memoryLimit 16Gi, more than the 8Gi that it was allocated" in message
 
 
-def test_a_limit_is_refused_where_no_variable_would_keep_it() -> None:
+def test_a_limit_that_no_variable_can_enforce_is_refused() -> None:
     message = refusal(flex(vfs=0), result("gpu-0000-4d-00-0"), configs=(config(sharing={"memoryLimit": "1Gi"}),))
     assert "intel GPUs have no variable to limit it" in message
 
@@ -214,7 +214,7 @@ def test_exclusive_use_of_a_share_is_refused() -> None:
     assert message.startswith(f'request "gpu" with device "{FIRST}" of claim default/mine asks for an exclusive GPU')
 
 
-def test_vfio_records_where_the_gpu_and_its_sound_function_came_from() -> None:
+def test_vfio_records_the_drivers_of_the_gpu_and_its_sound_function() -> None:
     (one,) = give(laptop(), result("gpu-0000-01-00-0"), configs=(config(mode="vfio"),)).grants
     assert meant(one).homes == (
         Home(address="0000:01:00.0", driver="nvidia"),
@@ -245,13 +245,13 @@ def test_the_kernel_chooses_the_driver_of_an_unpinned_gpu_on_vfio() -> None:
         (flex(), result("gpu-0000-4d-00-0"), "has virtual functions"),
     ],
 )
-def test_vfio_is_refused_for_what_is_not_a_function_of_its_own(
+def test_vfio_is_refused_for_a_device_without_its_own_pci_function(
     machine: Machine, one: DeviceRequestAllocationResult, why: str
 ) -> None:
     assert f"has mode vfio but {why}" in refusal(machine, one, configs=(config(mode="vfio"),))
 
 
-def test_a_virtual_function_goes_to_a_virtual_machine_alone() -> None:
+def test_a_virtual_function_is_passed_to_a_virtual_machine_without_its_gpu() -> None:
     (one,) = give(flex(), result("gpu-0000-4d-00-2"), configs=(config(mode="vfio"),)).grants
     assert meant(one).homes == (Home(address="0000:4d:00.2", driver="xe"),)
 
@@ -260,12 +260,12 @@ WHOLE, PART = "gpu-0000-0c-00-0", "gpu-0000-0c-00-0-p3"
 
 
 def recorded(machine: Machine, device: str, **fields: Any) -> Any:
-    """The state that a grant of this device has on record."""
+    """The recorded state of a grant of this device."""
     return give(machine, result(device, **fields)).grants[0].state
 
 
 def mode(machine: Machine, compute: str | None) -> Machine:
-    """An AMD GPU in another mode of partitions; None for one that cannot be read."""
+    """An AMD GPU in another partition mode; None for one that cannot be read."""
     folder = machine.root().resolve(f"{DEVICES}/0000:0c:00.0")
     machine.remove(f"{folder}/current_compute_partition")
     machine.remove(f"{folder}/current_memory_partition")
@@ -293,20 +293,20 @@ def mode(machine: Machine, compute: str | None) -> Machine:
         pytest.param(flex(vfs=0), "gpu-0000-4d-00-0", flex(), "gpu-0000-4d-00-3", id="with virtual functions now"),
     ],
 )
-def test_a_gpu_that_is_divided_otherwise_now_is_not_given_beside_what_was_granted(
+def test_a_repartitioned_gpu_is_not_granted_beside_earlier_grants(
     before: Machine, device: str, after: Machine, asked: str
 ) -> None:
     with pytest.raises(ClaimConflictError, match=f'team/other holds "{device}" of the same GPU'):
         give(after, result(asked), held=holds(device, recorded(before, device)))
 
 
-def test_parts_of_the_same_division_go_to_different_claims() -> None:
+def test_partitions_of_the_same_mode_go_to_different_claims() -> None:
     state = recorded(mi300x(gpus=1), PART)
     assert give(mi300x(gpus=1), result("gpu-0000-0c-00-0-p4"), held=holds(PART, state)).grants
 
 
 @pytest.mark.parametrize("machine", [mi300x(gpus=1), flex()])
-def test_records_of_versions_that_noted_no_division_count_as_parts_of_todays(machine: Machine) -> None:
+def test_records_without_a_partition_mode_count_as_the_current_mode(machine: Machine) -> None:
     first, second = [gpu for gpu in scan(machine.root()).gpus if gpu.kind is not GPUKind.GPU][:2]
     state: dict[str, Any] = {"address": first.address, "vendor": first.vendor}
     if first.partition is not None:

@@ -36,12 +36,12 @@ def state(condition: GPUCondition, name: str = NAME) -> tuple[Health, str]:
     return one.health, one.message
 
 
-def test_gpus_are_healthy_until_something_is_seen() -> None:
+def test_gpus_are_healthy_until_an_error_is_seen() -> None:
     assert {one.health for one in report(start())} == {Health.HEALTHY}
     assert taints(start()) == {}
 
 
-def test_errors_from_before_the_first_look_are_history() -> None:
+def test_errors_from_before_the_first_check_do_not_count() -> None:
     assert state(counted(start(), GPU, AERCounts(fatal=3, nonfatal=9), NOON)) == (Health.HEALTHY, "")
 
 
@@ -52,7 +52,7 @@ def test_errors_from_before_the_first_look_are_history() -> None:
         (AERCounts(nonfatal=1), Cause.AER_NONFATAL, "non-fatal"),
     ],
 )
-def test_counters_that_grow_are_trouble_until_they_have_been_quiet(counts: AERCounts, cause: Cause, words: str) -> None:
+def test_growing_counters_are_trouble_until_they_have_been_quiet(counts: AERCounts, cause: Cause, words: str) -> None:
     condition = counted(counted(start(), GPU, AERCounts(), NOON), GPU, counts, NOON + 10)
     health, message = state(condition)
     assert health is Health.UNHEALTHY
@@ -62,20 +62,20 @@ def test_counters_that_grow_are_trouble_until_they_have_been_quiet(counts: AERCo
     assert state(expired(condition, NOON + 610)) == (Health.HEALTHY, "")
 
 
-def test_more_errors_prolong_the_trouble_and_keep_its_beginning() -> None:
+def test_more_errors_prolong_the_trouble_and_keep_its_start() -> None:
     condition = counted(counted(start(), GPU, AERCounts(), NOON), GPU, AERCounts(fatal=1), NOON + 10)
     condition = counted(condition, GPU, AERCounts(fatal=2), NOON + 500)
     assert state(expired(condition, NOON + 1000))[0] is Health.UNHEALTHY
     assert taints(condition)[NAME][0].time_added == "2027-01-15T08:00:10Z"
 
 
-def test_counters_that_fall_began_anew() -> None:
+def test_falling_counters_have_restarted() -> None:
     condition = counted(counted(start(), GPU, AERCounts(fatal=5), NOON), GPU, AERCounts(fatal=1), NOON)
     assert state(condition)[0] is Health.HEALTHY
     assert state(counted(condition, GPU, AERCounts(fatal=2), NOON))[0] is Health.UNHEALTHY
 
 
-def test_a_wedged_gpu_is_unhealthy_until_it_says_that_it_has_recovered() -> None:
+def test_a_wedged_gpu_is_unhealthy_until_it_reports_its_recovery() -> None:
     condition = wedged(start(), GPU, "rebind,bus-reset", NOON)
     assert "recovered by rebind,bus-reset" in state(condition)[1]
     assert state(expired(condition, NOON + 1e6))[0] is Health.UNHEALTHY
@@ -83,14 +83,14 @@ def test_a_wedged_gpu_is_unhealthy_until_it_says_that_it_has_recovered() -> None
 
 
 @pytest.mark.parametrize("action", ["bind", "add"])
-def test_a_gpu_that_is_bound_anew_starts_anew(action: str) -> None:
+def test_a_rebound_gpu_has_no_earlier_trouble(action: str) -> None:
     condition = xid(wedged(start(), GPU, "rebind", NOON), GPU, 79, NOON)
     assert state(handled(condition, "unbind", GPU))[0] is Health.UNHEALTHY
     assert state(handled(condition, action, GPU))[0] is Health.HEALTHY
 
 
 @pytest.mark.parametrize("number", [13, 31, 43, 45, 68, 94])
-def test_xids_of_programs_say_nothing_about_the_gpu(number: int) -> None:
+def test_xids_of_programs_are_no_trouble_of_the_gpu(number: int) -> None:
     assert state(xid(start(), GPU, number, NOON))[0] is Health.HEALTHY
 
 
@@ -110,7 +110,7 @@ def test_a_gpu_that_must_be_reset_is_unhealthy_until_the_driver_says_that_it_nee
     assert state(needs(condition, GPU, "", NOON + 1)) == (Health.HEALTHY, "")
 
 
-def test_a_gpu_that_vanishes_is_reported_until_it_is_back() -> None:
+def test_a_gpu_that_disappears_is_reported_until_it_is_back() -> None:
     inventory = scan(laptop().root())
     without = GPUInventory(inventory.gpus[:1])
     condition = present(present(GPUCondition(), inventory, NOON), without, NOON + 1)
@@ -121,7 +121,7 @@ def test_a_gpu_that_vanishes_is_reported_until_it_is_back() -> None:
     assert state(present(condition, inventory, NOON + 2)) == (Health.HEALTHY, "")
 
 
-def test_a_gpu_that_is_left_out_though_it_is_on_the_bus_is_not_said_to_have_vanished() -> None:
+def test_a_gpu_on_the_bus_that_is_left_out_is_not_reported_as_gone() -> None:
     machine = laptop()
     machine.fail(f"{DEVICES}/{GPU}/class")
     assert state(present(start(), scan(machine.root()), NOON)) == (
@@ -133,13 +133,13 @@ def test_a_gpu_that_is_left_out_though_it_is_on_the_bus_is_not_said_to_have_vani
     assert state(present(start(), scan(machine.root()), NOON))[1].startswith("GPU 0000:01:00.0 is left out: NVIDIA's")
 
 
-def test_parts_that_an_administrator_took_away_are_forgotten() -> None:
+def test_partitions_that_an_administrator_removed_are_forgotten() -> None:
     before, after = scan(flex().root()), scan(flex(vfs=0).root())
     condition = present(present(GPUCondition(), before, NOON), after, NOON + 1)
     assert [one.device for one in report(condition)] == ["gpu-0000-4d-00-0"]
 
 
-def test_trouble_of_a_gpu_is_its_parts_trouble_and_no_others() -> None:
+def test_trouble_of_a_gpu_affects_only_its_partitions() -> None:
     condition = present(GPUCondition(), scan(flex(vfs=2).root()), NOON)
     assert set(taints(wedged(condition, "0000:4d:00.0", "rebind", NOON))) == {
         "gpu-0000-4d-00-0",
@@ -149,7 +149,7 @@ def test_trouble_of_a_gpu_is_its_parts_trouble_and_no_others() -> None:
     assert set(taints(wedged(condition, "0000:4d:00.1", "rebind", NOON))) == {"gpu-0000-4d-00-1"}
 
 
-def test_a_taint_is_the_same_at_every_look() -> None:
+def test_a_taint_is_the_same_at_every_check() -> None:
     condition = wedged(start(), GPU, "rebind", NOON)
     later = counted(condition, GPU, AERCounts(), NOON + 99)
     assert taints(later) == taints(condition)
@@ -176,14 +176,14 @@ def test_a_function_without_aer_has_no_counts() -> None:
     assert aer_counts(hgx().root(), "0000:ff:00.0") is None
 
 
-def test_counters_that_say_nothing_cannot_be_read() -> None:
+def test_empty_counters_are_unreadable() -> None:
     machine = hgx()
     machine.put(machine.root().resolve(f"{DEVICES}/0000:1b:00.0") + "/aer_dev_fatal", "TOTAL_ERR_FATAL many")
     with pytest.raises(MachineError, match=r"0000:1b:00\.0/aer_dev_fatal cannot be read: it has no TOTAL_ERR_FATAL"):
         aer_counts(machine.root(), "0000:1b:00.0")
 
 
-def test_a_gpu_whose_counters_cannot_be_read_is_not_called_healthy() -> None:
+def test_a_gpu_with_unreadable_counters_is_not_healthy() -> None:
     condition = without_counts(start(), {GPU: "/sys/aer_dev_fatal cannot be read: Input/output error"})
     assert state(condition) == (Health.UNKNOWN, "/sys/aer_dev_fatal cannot be read: Input/output error")
     assert taints(condition) == {}

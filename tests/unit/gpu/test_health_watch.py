@@ -1,4 +1,4 @@
-"""Health of GPUs over time: errors, taints until it has been quiet, and when the machine is read again."""
+"""Health of GPUs over time: errors, taints until a GPU has been quiet, and when the machine is read again."""
 
 import threading
 
@@ -26,7 +26,7 @@ def test_aer_errors_make_a_gpu_unhealthy_and_taint_it_until_it_has_been_quiet() 
     assert driver.discover() == found
 
 
-def test_a_gpu_is_not_called_healthy_while_its_error_counters_cannot_be_read() -> None:
+def test_a_gpu_is_not_healthy_while_its_error_counters_cannot_be_read() -> None:
     machine = laptop()
     driver = GPUPlugin(machine.root(), tainted=True)
     found = driver.discover()
@@ -40,7 +40,7 @@ def test_a_gpu_is_not_called_healthy_while_its_error_counters_cannot_be_read() -
     assert {one.health for one in driver.health(found)} == {Health.HEALTHY}
 
 
-def test_without_device_taints_health_is_reported_and_nothing_tainted() -> None:
+def test_without_device_taints_health_is_reported_and_nothing_is_tainted() -> None:
     driver = GPUPlugin(laptop().root())
     found = driver.discover()
     driver.note(GPUEvent("change", "0000:01:00.0", "rebind"))
@@ -48,7 +48,7 @@ def test_without_device_taints_health_is_reported_and_nothing_tainted() -> None:
     assert driver.discover() == found
 
 
-def test_the_watch_asks_for_a_reading_when_taints_are_due() -> None:
+def test_the_watch_requests_a_reading_when_taints_are_due() -> None:
     machine = laptop()
 
     class Wedging:
@@ -67,7 +67,7 @@ def test_the_watch_asks_for_a_reading_when_taints_are_due() -> None:
     assert taint.value == "wedged"
 
 
-def test_without_kernel_events_the_machine_is_read_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_kernel_events_the_machine_is_still_read(caplog: pytest.LogCaptureFixture) -> None:
     def refused() -> Events[GPUEvent]:
         raise OSError(1, "Operation not permitted")
 

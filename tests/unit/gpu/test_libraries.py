@@ -62,7 +62,7 @@ def vendor_spec(**changes: Any) -> bytes:
     return json.dumps(spec).encode()
 
 
-def test_the_running_drivers_libraries_go_where_both_families_of_images_look() -> None:
+def test_the_running_drivers_libraries_are_mounted_for_both_families_of_images() -> None:
     real = f"/{DEBIAN}/libcuda.so.550.54.15"
     mounts = mounted(with_libraries())
     for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"):
@@ -77,7 +77,7 @@ def test_libraries_of_another_version_or_of_others_stay_on_the_host() -> None:
     assert "/usr/lib64/libcuda.so.535.1.1" not in mounted(with_libraries())
 
 
-def test_graphics_brings_all_libraries_of_the_driver_and_what_names_them() -> None:
+def test_graphics_mounts_all_libraries_of_the_driver_and_their_configuration() -> None:
     paths = mounted(with_libraries(), GPUMode.GRAPHICS)
     for name in ("libnvidia-glcore.so.1", "libnvidia-egl-gbm.so.1.1.2", "gbm/nvidia-drm_gbm.so"):
         assert f"/usr/lib64/{name}" in paths
@@ -90,7 +90,7 @@ def test_programs_that_ask_the_linkers_cache_are_told_where_the_library_is() -> 
     assert user_space(with_libraries().root(), ADDRESS, GPUMode.COMPUTE).env == ("TRITON_LIBCUDA_PATH=/usr/lib64",)
 
 
-def test_vfio_brings_nothing() -> None:
+def test_vfio_mounts_nothing() -> None:
     assert not user_space(with_libraries().root(), ADDRESS, GPUMode.VFIO)
 
 
@@ -99,7 +99,7 @@ def test_mounts_are_read_only() -> None:
     assert options == {("ro", "nosuid", "nodev", "bind")}
 
 
-def test_in_a_daemonset_the_nodes_files_are_found_and_named_as_the_runtime_sees_them() -> None:
+def test_in_a_daemonset_the_mounts_have_the_runtimes_paths() -> None:
     machine = with_libraries(folder=f"host/{DEBIAN}")
     assert mounted(machine)["/usr/lib64/libcuda.so.1"] == f"/{DEBIAN}/libcuda.so.550.54.15"
 
@@ -108,7 +108,7 @@ def test_in_a_daemonset_the_nodes_files_are_found_and_named_as_the_runtime_sees_
     "folder",
     ["run/nvidia/driver/usr/lib64", f"{DEBIAN}/nvidia/current", "usr/local/glibc/usr/lib", "usr/lib/nvidia/tesla"],
 )
-def test_the_libraries_are_found_where_containers_of_drivers_and_distributions_keep_them(folder: str) -> None:
+def test_libraries_are_found_in_the_folders_of_driver_containers_and_distributions(folder: str) -> None:
     machine = with_libraries(folder)
     machine.put("etc/ld.so.conf.d/nvidia-tesla.conf", "# Bottlerocket\n\n/usr/lib/nvidia/tesla/\ninclude /x\n")
     mounts = mounted(machine)
@@ -122,7 +122,7 @@ def test_without_libraries_the_image_must_bring_them() -> None:
 
 
 @pytest.mark.parametrize("path", [DEBIAN, "dev/nvidiactl"])
-def test_what_cannot_be_looked_at_is_not_left_out_of_a_container(path: str) -> None:
+def test_unreadable_libraries_are_an_error(path: str) -> None:
     machine = with_libraries()
     if path != DEBIAN:
         machine.put("etc/cdi/nvidia.yaml", vendor_spec())
@@ -131,7 +131,7 @@ def test_what_cannot_be_looked_at_is_not_left_out_of_a_container(path: str) -> N
         user_space(machine.root(), ADDRESS, GPUMode.COMPUTE)
 
 
-def test_nvidias_own_spec_wins_and_its_nodes_get_numbers_or_go() -> None:
+def test_nvidias_own_spec_takes_precedence_and_its_nodes_get_numbers() -> None:
     machine = with_libraries()
     machine.put("host/usr/bin/nvidia-smi", b"")
     machine.put("host/etc/cdi/nvidia.yaml", vendor_spec())
@@ -144,14 +144,14 @@ def test_nvidias_own_spec_wins_and_its_nodes_get_numbers_or_go() -> None:
     assert [hook.args for hook in edits.hooks] == [("update-ldcache",)]
 
 
-def test_a_spec_that_names_files_of_an_older_driver_is_passed_over() -> None:
+def test_a_spec_with_files_of_an_older_driver_is_ignored() -> None:
     machine = with_libraries()
     stale = {"mounts": [{"hostPath": "/usr/lib/libcuda.so.535.1.1", "containerPath": "/usr/lib/libcuda.so.1"}]}
     machine.put("etc/cdi/nvidia.yaml", vendor_spec(containerEdits=stale))
     assert "/usr/lib64/libcuda.so.1" in mounted(machine)
 
 
-def test_files_of_others_and_broken_ones_are_passed_over() -> None:
+def test_specs_of_others_and_broken_ones_are_ignored() -> None:
     machine = with_libraries()
     machine.put("etc/cdi/broken.yaml", b"{:")
     machine.put("etc/cdi/other.json", vendor_spec(kind="example.com/net"))

@@ -133,7 +133,7 @@ class Library:
         return self.events.pop(0)
 
 
-def test_gpus_come_by_the_address_that_sysfs_writes() -> None:
+def test_gpus_have_their_address_as_sysfs_writes_it() -> None:
     library = Library(["00000000:1B:00.0", b"00010000:02:00.0"])
     assert NVMLLibrary(library).gpus(()) == {
         "0000:1b:00.0": NVMLFacts(80 << 30, "9.0.0", "GPU-0", "H100 0"),
@@ -183,13 +183,13 @@ def test_the_only_gpu_is_still_said_to_have_fallen_off_the_bus_after_its_facts_w
     assert nvml.needs() == {"0000:1b:00.0": "the GPU fell off the bus"}
 
 
-def test_without_the_kernel_driver_there_is_nothing_to_know() -> None:
+def test_without_the_kernel_driver_nvml_reports_nothing() -> None:
     nvml = NVMLLibrary(Library(["00000000:1B:00.0"], driver=False))
     assert nvml.gpus(()) == {}
     assert nvml.xids() == ()
 
 
-def test_a_driver_that_is_loaded_again_is_found_again() -> None:
+def test_a_reloaded_driver_is_found_again() -> None:
     library = Library(["00000000:1B:00.0"])
     nvml = NVMLLibrary(library)
     nvml.gpus(())
@@ -200,7 +200,7 @@ def test_a_driver_that_is_loaded_again_is_found_again() -> None:
     assert (library.opened, library.closed) == (2, 1)
 
 
-def test_a_gpu_that_the_driver_has_again_is_found_again() -> None:
+def test_a_gpu_that_the_driver_gets_back_is_found_again() -> None:
     library = Library(["00000000:1B:00.0"], [XID(0, 48)])
     nvml = NVMLLibrary(library)
     nvml.gpus({"0000:1b:00.0"})
@@ -212,7 +212,7 @@ def test_a_gpu_that_the_driver_has_again_is_found_again() -> None:
     assert nvml.xids() == (("0000:1b:00.0", 48),)
 
 
-def test_a_gpu_that_fell_off_the_bus_takes_no_fact_from_the_others() -> None:
+def test_a_gpu_that_fell_off_the_bus_does_not_affect_the_others() -> None:
     library = Library(["00000000:1B:00.0", "00000000:43:00.0"])
     nvml = NVMLLibrary(library)
     before = nvml.gpus(())
@@ -230,12 +230,12 @@ def test_the_last_xid_of_a_gpu_that_fell_off_the_bus_is_reported() -> None:
     assert nvml.xids() == (("0000:43:00.0", 79), ("0000:1b:00.0", 48))
 
 
-def test_what_a_gpu_does_not_support_leaves_the_rest_of_it() -> None:
+def test_functions_that_a_gpu_does_not_support_do_not_affect_the_others() -> None:
     nvml = NVMLLibrary(Library(["00000000:0F:00.0"], lacks={"memory"}))
     assert nvml.gpus(()) == {"0000:0f:00.0": NVMLFacts(None, "9.0.0", "GPU-0", "H100 0")}
 
 
-def test_a_gpu_in_mig_mode_is_known_and_one_without_mig_is_in_no_such_mode() -> None:
+def test_mig_mode_is_known_also_for_a_gpu_without_mig() -> None:
     library = Library(["00000000:17:00.0", "00000000:18:00.0"], mig={1})
     facts = NVMLLibrary(library).gpus(["0000:17:00.0", "0000:18:00.0"])
     assert [facts[address].mig for address in sorted(facts)] == [False, True]
@@ -243,14 +243,14 @@ def test_a_gpu_in_mig_mode_is_known_and_one_without_mig_is_in_no_such_mode() -> 
     assert not without["0000:17:00.0"].mig
 
 
-def test_a_library_that_opens_half_is_closed_again() -> None:
+def test_a_half_opened_library_is_closed_again() -> None:
     library = Library(["00000000:0F:00.0"], lacks={"events"})
     nvml = NVMLLibrary(library)
     assert nvml.gpus(()) == {}
     assert (library.opened, library.closed) == (1, 1)
 
 
-def test_released_gpus_are_not_opened_again_meanwhile() -> None:
+def test_released_gpus_are_not_opened_again_for_a_while() -> None:
     library = Library(["00000000:1B:00.0"])
     nvml = NVMLLibrary(library)
     before = nvml.gpus({"0000:1b:00.0"})

@@ -102,23 +102,23 @@ def test_the_driver_keeps_the_contract(make: Any, sharing: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("make", [hgx, mi300x, flex, laptop, crowd, plain])
-def test_the_api_server_would_take_what_is_published(make: Any, shared: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_published_devices_are_valid(make: Any, shared: bool) -> None:  # noqa: FBT001 - a parameter of the test
     found = GPUPlugin(make().root(), shared=shared).discover()
     sound = publishable(found)
     assert sound.devices == found.devices
     assert sound.warnings == found.warnings
 
 
-def test_a_sharing_that_there_is_not_is_wrong_usage() -> None:
+def test_an_unknown_kind_of_sharing_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match='--gpu-sharing is exclusive or shared, not "sliced"'):
         plugin(hgx().root(), {"sharing": "sliced"})
 
 
-def test_options_of_other_drivers_are_not_this_drivers_business() -> None:
+def test_options_of_other_drivers_are_ignored() -> None:
     assert plugin(hgx().root(), {"device_mode": "grouped"}).driver == "dra.gpu"
 
 
-def test_the_spec_has_the_numbers_of_now_and_the_ledger_has_none(nodes: Any, folder: Path) -> None:
+def test_the_spec_has_current_device_numbers_and_the_ledger_has_none(nodes: Any, folder: Path) -> None:
     machine, asked = hgx(), claim("a", "gpu-0000-1b-00-0")
     node = nodes(GPUPlugin(machine.root()))
     prepare(node, asked)
@@ -131,7 +131,7 @@ def test_the_spec_has_the_numbers_of_now_and_the_ledger_has_none(nodes: Any, fol
     assert spec(folder, asked)["devices"][0]["containerEdits"]["deviceNodes"][2]["major"] == 234
 
 
-def test_a_node_that_is_missing_is_an_error_at_prepare_and_no_spec(nodes: Any, folder: Path) -> None:
+def test_a_missing_device_node_is_an_error_at_prepare_without_a_spec(nodes: Any, folder: Path) -> None:
     machine, asked = hgx(), claim("a", "gpu-0000-1b-00-0")
     machine.remove("dev/nvidia-uvm")
     node = nodes(GPUPlugin(machine.root()))
@@ -166,7 +166,7 @@ def test_admin_access_is_given_beside_the_holder_and_marked(nodes: Any, folder: 
     assert "DRA_ADMIN_ACCESS=true" in spec(folder, watcher)["devices"][0]["containerEdits"]["env"]
 
 
-def test_unprepare_works_with_the_kernel_driver_gone(nodes: Any) -> None:
+def test_unprepare_works_without_the_kernel_driver(nodes: Any) -> None:
     machine, asked = hgx(), claim("a", "gpu-0000-1b-00-0")
     node = nodes(GPUPlugin(machine.root()))
     prepare(node, asked)
@@ -189,14 +189,14 @@ def test_vfio_binds_at_prepare_and_gives_back_at_unprepare(nodes: Any, folder: P
 
 
 @pytest.mark.parametrize("after", range(9))
-def test_vfio_after_a_crash_at_any_write_ends_as_if_there_was_none(after: int, nodes: Any) -> None:
+def test_vfio_after_a_crash_at_any_write_has_the_same_result(after: int, nodes: Any) -> None:
     machine, asked = laptop(), claim("vm", RTX, mode="vfio")
     node = nodes(GPUPlugin(Kernel(machine, after=after), live=Kernel(machine)))
     try:
         prepare(node, asked)
     except Crash:
         assert bound(machine) in ("nvidia", None, "vfio-pci")
-    # The restarted driver sees hardware halfway, and its record still knows where the functions came from.
+    # The restarted driver sees hardware halfway; the record still has the functions' original drivers.
     node = nodes(GPUPlugin(Kernel(machine), live=Kernel(machine)))
     prepare(node, asked)
     assert bound(machine) == "vfio-pci"
@@ -204,7 +204,7 @@ def test_vfio_after_a_crash_at_any_write_ends_as_if_there_was_none(after: int, n
     assert (bound(machine), bound(machine, "0000:01:00.1")) == ("nvidia", "snd_hda_intel")
 
 
-def test_vfio_after_a_reboot_is_bound_again_at_the_next_prepare(nodes: Any) -> None:
+def test_vfio_is_bound_again_at_the_next_prepare_after_a_reboot(nodes: Any) -> None:
     machine, asked = laptop(), claim("vm", RTX, mode="vfio")
     prepare(nodes(GPUPlugin(Kernel(machine), live=Kernel(machine)), "boot-1"), asked)
     booted = laptop()
@@ -225,7 +225,7 @@ def test_vfio_after_a_reboot_is_bound_again_at_the_next_prepare(nodes: Any) -> N
         (flex, "gpu-0000-4d-00-3", "gpu-0000-4d-00-0", "gpu-0000-4d-00-4"),
     ],
 )
-def test_after_damage_to_the_ledger_a_gpu_and_its_parts_stay_held_and_others_are_given(
+def test_after_damage_to_the_ledger_a_gpu_and_its_partitions_stay_held(
     *, make: Any, has: str, refused: str, free: str, damage: Callable[[Path], None], nodes: Any, folder: Path
 ) -> None:
     machine, asked = make(), claim("a", has)
@@ -247,7 +247,7 @@ def test_after_damage_to_the_ledger_containers_get_the_same_variables_as_before(
     prepare(nodes(GPUPlugin(machine.root())), asked)
     before = spec(folder, asked)
     damage(folder)
-    # A claim that was decided anew would be told another UUID.
+    # A claim that were decided again would get another UUID.
     machine.nvidia("0000:1b:00.0", 0, "NVIDIA H100 80GB HBM3", "GPU-ffffffff-0000-4000-8000-0123456789ab")
     node = nodes(GPUPlugin(machine.root()))
     prepare(node, asked)
@@ -272,7 +272,7 @@ def test_after_damage_to_the_ledger_shares_are_still_shared(
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("adopted", [False, True])
-def test_after_damage_to_the_ledger_vfio_is_given_back_to_the_drivers_that_the_spec_remembers(
+def test_after_damage_to_the_ledger_vfio_is_restored_to_the_drivers_in_the_spec(
     adopted: bool,  # noqa: FBT001 - a parameter of the test
     damage: Callable[[Path], None],
     nodes: Any,
@@ -287,7 +287,7 @@ def test_after_damage_to_the_ledger_vfio_is_given_back_to_the_drivers_that_the_s
         prepare(node, asked)
         assert bound(machine) == "vfio-pci"
     assert node.unprepare((ref(asked),)) == {"uid-vm": None}
-    # The kernel alone would have bound the sound function to its driver, which an administrator had taken it from.
+    # The kernel alone would have bound the sound function to a driver from which an administrator had taken it.
     assert (bound(machine), bound(machine, "0000:01:00.1")) == ("nvidia", None)
     assert node.records() == ()
 
@@ -307,7 +307,7 @@ def test_a_gpu_of_another_vendor_stays_published_while_a_virtual_machine_has_it(
     assert [one.health for one in driver.health(node.inventory)] == [Health.HEALTHY]
 
 
-def test_vfio_on_a_machine_that_is_a_description_is_refused(nodes: Any) -> None:
+def test_vfio_on_a_made_up_machine_is_refused(nodes: Any) -> None:
     node = nodes(GPUPlugin(laptop().root()))
     with pytest.raises(
         DranodeError, match="captured or made-up machine cannot be written to; run on the machine itself"
@@ -315,7 +315,7 @@ def test_vfio_on_a_machine_that_is_a_description_is_refused(nodes: Any) -> None:
         prepare(node, claim("vm", RTX, mode="vfio"))
 
 
-def test_a_wrong_configuration_says_where_it_stands(nodes: Any) -> None:
+def test_a_wrong_configuration_is_refused_with_its_path(nodes: Any) -> None:
     node = nodes(GPUPlugin(laptop().root()))
     with pytest.raises(
         DranodeError, match=r"status\.allocation\.devices\.config\[0\]\.opaque\.parameters is not a valid"
@@ -323,11 +323,11 @@ def test_a_wrong_configuration_says_where_it_stands(nodes: Any) -> None:
         prepare(node, claim("a", RTX, mode="fast"))
 
 
-def test_nvml_lets_go_of_a_gpu_before_it_is_taken_from_its_driver(nodes: Any) -> None:
+def test_nvml_releases_a_gpu_before_it_is_unbound_from_its_driver(nodes: Any) -> None:
     machine = laptop()
 
     class Library:
-        """NVML, which keeps the GPUs open unless it is told to let go of them."""
+        """NVML, which keeps the GPUs open unless it is told to release them."""
 
         def __init__(self) -> None:
             self.open = True
@@ -352,10 +352,10 @@ def test_nvml_lets_go_of_a_gpu_before_it_is_taken_from_its_driver(nodes: Any) ->
             self.free = False
 
     class Busy(Kernel):
-        """A kernel that waits for whoever has the GPU open; a test must not."""
+        """A kernel that waits for users of the GPU; a test must not wait."""
 
         def write(self, path: str, content: str) -> None:
-            # Health is looked at from another thread at any time.
+            # Health is checked by another thread at any time.
             list(driver.health(driver.discover()))
             if path.endswith("nvidia/unbind") and library.open:
                 raise OSError(16, "Device or resource busy")
@@ -367,7 +367,7 @@ def test_nvml_lets_go_of_a_gpu_before_it_is_taken_from_its_driver(nodes: Any) ->
     assert bound(machine) == "vfio-pci"
 
 
-def test_a_claim_whose_record_was_lost_is_refused_and_never_starts_without_its_gpu() -> None:
+def test_a_claim_with_a_lost_record_is_refused_rather_than_started_without_its_gpu() -> None:
     driver = GPUPlugin(laptop().root())
     lost = Grant(request="gpu", pool="node", device=RTX)
     with pytest.raises(ClaimError, match="the record of what its containers get was lost"):
@@ -375,7 +375,7 @@ def test_a_claim_whose_record_was_lost_is_refused_and_never_starts_without_its_g
     driver.restore(ClaimRef("default", "a", "uid-a"), (lost,))
 
 
-def test_a_card_that_is_plugged_in_is_found_by_the_next_reading(nodes: Any) -> None:
+def test_a_card_that_is_plugged_in_is_found_at_the_next_reading(nodes: Any) -> None:
     machine = laptop()
     node = nodes(GPUPlugin(machine.root()))
     assert not node.rescan()
@@ -384,7 +384,7 @@ def test_a_card_that_is_plugged_in_is_found_by_the_next_reading(nodes: Any) -> N
     assert node.inventory.device("gpu-0000-05-00-0") is not None
 
 
-def test_the_machine_that_we_run_on_has_what_only_it_can_do() -> None:
+def test_only_the_host_has_events_nvml_and_binding() -> None:
     here, elsewhere = plugin(HostRoot(), {}), plugin(hgx().root(), {})
     assert here._live is not None
     assert here._events is not None
@@ -395,7 +395,7 @@ def test_the_machine_that_we_run_on_has_what_only_it_can_do() -> None:
 @pytest.mark.parametrize("fields", [{"sharing": {"strategy": "exclusive"}}, {}, {"mode": "graphics"}])
 @pytest.mark.parametrize("device", ["gpu-0000-0c-00-0", "gpu-0000-22-00-0-p2"])
 @pytest.mark.parametrize("side_by_side", [False, True])
-def test_a_gpu_that_was_given_whole_is_not_shared_because_the_option_says_so_now(
+def test_a_gpu_granted_as_a_whole_is_not_shared_after_the_option_changed(
     nodes: Any,
     folder: Path,
     device: str,
@@ -421,14 +421,14 @@ def test_a_gpu_that_was_given_whole_is_not_shared_because_the_option_says_so_now
     assert second.unprepare((ref(whole),)) == {"uid-a": None}
     assert prepare(second, share)
     assert prepare(second, claim("c", device, share="t"))
-    # Nor is what was shared given whole, whatever the option says.
+    # A shared GPU is not granted whole either, whatever the option says.
     for driver in (GPUPlugin(machine.root(), shared=True), GPUPlugin(machine.root())):
         with pytest.raises(ClaimConflictError):
             prepare(nodes(driver), claim("d", device))
     second.close()
 
 
-def test_a_gpu_of_a_virtual_machine_is_not_shared_because_the_option_says_so_now(nodes: Any) -> None:
+def test_a_gpu_of_a_virtual_machine_is_not_shared_after_the_option_changed(nodes: Any) -> None:
     machine = laptop()
     prepare(nodes(GPUPlugin(Kernel(machine), live=Kernel(machine))), claim("vm", RTX, mode="vfio"))
     node = nodes(GPUPlugin(Kernel(machine), live=Kernel(machine), shared=True))
@@ -438,7 +438,7 @@ def test_a_gpu_of_a_virtual_machine_is_not_shared_because_the_option_says_so_now
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_after_damage_to_the_ledger_a_gpu_that_was_given_whole_is_still_not_shared(
+def test_after_damage_to_the_ledger_a_gpu_granted_as_a_whole_is_still_not_shared(
     damage: Callable[[Path], None], nodes: Any, folder: Path
 ) -> None:
     machine = hgx()
@@ -466,7 +466,7 @@ def test_a_gpu_that_loses_its_driver_is_withdrawn_with_the_reason_and_comes_back
     assert (health[RTX].health, health[RTX].message) == (Health.UNHEALTHY, "no driver is bound to it")
     with pytest.raises(DranodeError, match="which this node does not have"):
         prepare(node, claim("b", RTX))
-    # What a claim holds stays held, whatever becomes of the driver.
+    # A held GPU stays held, whatever happens to the driver.
     machine.bind("0000:01:00.0", "nvidia")
     node.rescan()
     with pytest.raises(ClaimConflictError):
@@ -474,7 +474,7 @@ def test_a_gpu_that_loses_its_driver_is_withdrawn_with_the_reason_and_comes_back
     assert {each.health for each in driver.health(node.inventory)} == {Health.HEALTHY}
 
 
-def test_a_gpu_that_never_had_a_driver_is_not_reported_as_ill() -> None:
+def test_a_gpu_that_never_had_a_driver_is_not_reported_as_unhealthy() -> None:
     machine = laptop()
     machine.remove(f"{machine.root().resolve(f'{DEVICES}/0000:01:00.0')}/driver")
     driver = GPUPlugin(machine.root())

@@ -24,7 +24,7 @@ def only(machine: Machine) -> GPU:
     return gpu
 
 
-def test_an_hgx_has_eight_gpus_and_neither_switches_nor_the_boards_display() -> None:
+def test_an_hgx_has_eight_gpus_without_its_switches_and_the_boards_display() -> None:
     inventory = found(hgx())
     assert [gpu.vendor for gpu in inventory.gpus] == ["nvidia"] * 8
     assert [gpu.numa_node for gpu in inventory.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -36,7 +36,7 @@ def test_an_hgx_has_eight_gpus_and_neither_switches_nor_the_boards_display() -> 
     assert inventory.warnings == ()
 
 
-def test_a_partitioned_mi300x_comes_with_its_parts_each_with_its_memory() -> None:
+def test_a_partitioned_mi300x_has_its_partitions_with_their_memory() -> None:
     inventory = found(mi300x(gpus=1))
     whole, *parts = inventory.gpus
     assert (whole.kind, whole.memory, whole.partition_mode) == (GPUKind.GPU, 192 * GIB, "CPX_NPS4")
@@ -58,13 +58,13 @@ def test_a_partitioned_mi300x_comes_with_its_parts_each_with_its_memory() -> Non
         ("unknown", None),
     ],
 )
-def test_an_amd_chip_has_64_bits_of_identity(told: str, uuid: str | None) -> None:
+def test_an_amd_chip_has_a_64_bit_identity(told: str, uuid: str | None) -> None:
     machine = mi300x(gpus=1, parts=1)
     machine.put(f"{machine.root().resolve(f'{DEVICES}/0000:0c:00.0')}/unique_id", told)
     assert only(machine).uuid == uuid
 
 
-def test_an_mi300x_in_one_part_is_one_gpu() -> None:
+def test_an_unpartitioned_mi300x_is_one_gpu() -> None:
     gpu = only(mi300x(gpus=1, parts=1))
     assert (gpu.kind, gpu.partition_mode, gpu.memory) == (GPUKind.GPU, "SPX_NPS1", 192 * GIB)
 
@@ -75,12 +75,12 @@ def test_an_apu_has_the_memory_that_it_shares_and_not_only_what_the_firmware_set
     assert only(machine).memory == 192 * GIB
 
 
-def test_a_gpu_in_parts_is_not_taken_for_whole_while_the_kernel_builds_kfds_tree_anew() -> None:
+def test_a_partitioned_gpu_is_not_taken_for_whole_while_the_kernel_rebuilds_kfds_tree() -> None:
     machine = mi300x(gpus=2)
     whole = scan(machine.root())
 
     class Rebuilt(ConfinedRoot):
-        """At the first look at the nodes there are the first three again."""
+        """The first read of the nodes still shows only the first three."""
 
         looks = 0
 
@@ -96,7 +96,7 @@ def test_a_gpu_in_parts_is_not_taken_for_whole_while_the_kernel_builds_kfds_tree
 
 @pytest.mark.parametrize("error", [errno.EPERM, errno.EIO])
 @pytest.mark.parametrize(("count", "named"), [(1, "KFD node 1 cannot"), (8, "KFD node 1 and 7 more cannot")])
-def test_partitions_that_cannot_be_read_are_said_to_be_unknown(count: int, named: str, error: int) -> None:
+def test_unreadable_partitions_are_reported_as_unknown(count: int, named: str, error: int) -> None:
     machine = mi300x(gpus=1, parts=count)
     for node in range(1, 1 + count):
         machine.fail(f"{KFD_NODES}/{node}/properties", error)
@@ -110,7 +110,7 @@ def test_partitions_that_cannot_be_read_are_said_to_be_unknown(count: int, named
 
 
 def test_partitions_without_numbers_are_not_numbered_while_one_of_them_is_hidden() -> None:
-    """A hidden partition would shift the numbers of the others, and two claims could get one of them."""
+    """A hidden partition would shift the numbers of the others, and two claims could get the same one."""
     machine = mi300x(gpus=1, parts=4)
     for part in range(4):
         machine.kfd(1 + part, "0000:0c:00.0", render=128 + part, memory=48 * GIB)
@@ -120,9 +120,7 @@ def test_partitions_without_numbers_are_not_numbered_while_one_of_them_is_hidden
 
 
 @pytest.mark.parametrize(("error", "said"), [(errno.EACCES, True), (errno.ENOENT, False)])
-def test_partitions_are_unknown_where_kfds_nodes_cannot_be_listed_and_not_where_there_is_no_kfd(
-    error: int, *, said: bool
-) -> None:
+def test_partitions_are_unknown_if_kfds_nodes_cannot_be_listed(error: int, *, said: bool) -> None:
     machine = mi300x(gpus=1, parts=8)
     machine.fail(KFD_NODES, error)
     inventory = found(machine)
@@ -131,7 +129,7 @@ def test_partitions_are_unknown_where_kfds_nodes_cannot_be_listed_and_not_where_
     assert inventory.warnings == ((sentence,) if said else ())
 
 
-def test_kernels_that_put_the_part_into_the_function_bits_mean_the_same() -> None:
+def test_kernels_with_the_partition_in_the_function_bits_are_equivalent() -> None:
     machine = mi300x(gpus=1, parts=4)
     for part in range(4):
         machine.kfd(1 + part, f"0000:0c:00.{part}", render=128 + part, memory=48 * GIB)
@@ -147,7 +145,7 @@ def test_gpus_on_two_functions_of_one_slot_have_their_own_kfd_nodes() -> None:
     assert [(gpu.kind, gpu.memory) for gpu in found(machine).gpus] == [(GPUKind.GPU, GIB), (GPUKind.GPU, 2 * GIB)]
 
 
-def test_intel_virtual_functions_name_their_parent_and_have_the_memory_set_aside_for_them() -> None:
+def test_intel_virtual_functions_have_their_parent_and_their_provisioned_memory() -> None:
     whole, *parts = found(flex()).gpus
     assert (whole.kind, whole.memory, whole.model) == (GPUKind.GPU, 16 * GIB, "Data Center GPU Flex 170")
     assert len(parts) == 7
@@ -156,7 +154,7 @@ def test_intel_virtual_functions_name_their_parent_and_have_the_memory_set_aside
     }
 
 
-def test_a_laptop_has_both_its_gpus_and_the_npu_is_none() -> None:
+def test_a_laptop_has_both_its_gpus_and_its_npu_is_not_one() -> None:
     integrated, discrete = found(laptop()).gpus
     assert (integrated.vendor, integrated.numa_node, integrated.link_speed) == ("intel", None, None)
     assert (discrete.vendor, discrete.driver_version) == ("nvidia", "580.159.04")
@@ -166,7 +164,7 @@ def test_a_laptop_has_both_its_gpus_and_the_npu_is_none() -> None:
     ]
 
 
-def test_gpus_that_are_numa_nodes_are_near_the_cpus_not_their_own_memory() -> None:
+def test_gpus_with_numa_nodes_of_their_own_are_near_their_cpus() -> None:
     gpus = found(power()).gpus
     assert [(gpu.numa_node, gpu.memory_node) for gpu in gpus] == [
         (0, 255),
@@ -180,7 +178,7 @@ def test_gpus_that_are_numa_nodes_are_near_the_cpus_not_their_own_memory() -> No
 
 
 @pytest.mark.parametrize("status", ["-1", "", "Node: near\nSize: 3f0000000", "Node: 255"])
-def test_a_memory_node_of_which_the_driver_says_no_number_is_said_to_be_unclear(status: str) -> None:
+def test_a_memory_node_without_a_number_from_the_driver_is_reported_as_unclear(status: str) -> None:
     file = "proc/driver/nvidia/gpus/0004:05:00.0/numa_status"
     machine = power()
     machine.put(file, status)
@@ -191,7 +189,7 @@ def test_a_memory_node_of_which_the_driver_says_no_number_is_said_to_be_unclear(
     )
 
 
-def test_a_gpu_whose_numa_node_is_its_own_memory_is_near_the_cpus_beside_it() -> None:
+def test_a_gpu_whose_numa_node_is_its_own_memory_is_near_the_local_cpus() -> None:
     machine = power()
     machine.put(f"{DEVICES}/0004:05:00.0/numa_node", "255")
     assert found(machine).gpus[0].numa_node == 0
@@ -207,7 +205,7 @@ def test_a_machine_without_pci_has_none() -> None:
     assert found(without) == GPUInventory()
 
 
-def test_an_empty_bus_on_a_machine_that_has_pci_was_not_seen() -> None:
+def test_an_empty_bus_on_a_machine_with_pci_is_a_warning() -> None:
     machine = plain()
     machine.remove("sys/bus/pci")
     assert found(machine).warnings == (
@@ -215,12 +213,12 @@ def test_an_empty_bus_on_a_machine_that_has_pci_was_not_seen() -> None:
     )
 
 
-def test_a_machine_without_sysfs_was_not_seen() -> None:
+def test_a_machine_without_sysfs_is_an_error() -> None:
     with pytest.raises(MachineError, match="neither /sys/bus nor /sys/devices"):
         found(Machine())
 
 
-def test_the_name_outlives_new_minor_numbers() -> None:
+def test_a_gpus_name_survives_new_minor_numbers() -> None:
     before = laptop()
     after = laptop()
     folder = after.root().resolve(f"{DEVICES}/0000:00:02.0")
@@ -233,7 +231,7 @@ def test_the_name_outlives_new_minor_numbers() -> None:
 @pytest.mark.parametrize(
     "file", ["numa_node", "max_link_speed", "max_link_width", "device", "unique_id", "current_compute_partition"]
 )
-def test_a_file_that_does_not_read_costs_its_value_only(file: str, number: int) -> None:
+def test_an_unreadable_file_loses_only_its_value(file: str, number: int) -> None:
     machine = mi300x(gpus=1, parts=1)
     machine.fail(f"{DEVICES}/0000:0c:00.0/{file}", number)
     gpu = only(machine)
@@ -249,7 +247,7 @@ def test_a_file_that_does_not_read_costs_its_value_only(file: str, number: int) 
     assert (gpu.vendor, gpu.pcie_root, gpu.memory) == ("amd", "pci0000:09", 192 * GIB)
 
 
-def test_a_function_whose_class_does_not_read_is_left_out_with_a_sentence() -> None:
+def test_a_function_with_an_unreadable_class_is_left_out_with_the_reason() -> None:
     machine = laptop()
     machine.fail(f"{DEVICES}/0000:01:00.0/class")
     inventory = found(machine)
@@ -258,7 +256,7 @@ def test_a_function_whose_class_does_not_read_is_left_out_with_a_sentence() -> N
 
 
 class Denied(ConfinedRoot):
-    """A machine that has a path which cannot be opened, for this reason."""
+    """A machine with a path that cannot be opened, for this reason."""
 
     path = DEVICES
     number = errno.EMFILE
@@ -286,7 +284,7 @@ def test_a_bus_that_cannot_be_listed_is_not_a_bus_without_gpus(number: int) -> N
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 @pytest.mark.parametrize("path", [f"{DEVICES}/0000:00:02.0/class", "proc/driver/nvidia/gpus/0000:01:00.0/information"])
-def test_a_process_that_can_open_nothing_draws_no_conclusion_about_the_machine(path: str, number: int) -> None:
+def test_a_process_without_descriptors_concludes_nothing_about_the_machine(path: str, number: int) -> None:
     root = Denied(laptop().root().files)
     root.path, root.number = path, number
     with pytest.raises(MachineError, match=f"^/{root.path} cannot be read: {os.strerror(number)}$"):
@@ -294,7 +292,7 @@ def test_a_process_that_can_open_nothing_draws_no_conclusion_about_the_machine(p
 
 
 @pytest.mark.parametrize("file", ["class", "device", "max_link_width", "driver_override"])
-def test_a_gpu_that_vanishes_while_it_is_read_is_not_found_by_half(file: str) -> None:
+def test_a_gpu_that_disappears_during_the_read_is_left_out_completely(file: str) -> None:
     machine = laptop()
     place = f"{machine.root().resolve(f'{DEVICES}/0000:01:00.0')}/{file}"
 
@@ -319,7 +317,7 @@ def test_an_unknown_vendor_is_a_gpu_if_it_has_a_render_node() -> None:
     assert (gpu.vendor, gpu.model, gpu.driver) == ("0x1ed5", None, "mtgpu")
 
 
-def test_an_unknown_vendor_without_a_render_node_is_left_out_with_a_sentence() -> None:
+def test_an_unknown_vendor_without_a_render_node_is_left_out_with_the_reason() -> None:
     machine = Machine()
     machine.pci("0000:03:00.0", 0x1ED5, 0x0222, VGA)
     inventory = found(machine)
@@ -330,7 +328,7 @@ def test_an_unknown_vendor_without_a_render_node_is_left_out_with_a_sentence() -
 
 
 def in_nodes(count: int, *gpus: tuple[str, int]) -> Machine:
-    """A machine of so many NUMA nodes, with GPUs at these addresses and `numa_node`s."""
+    """A machine with `nodes` NUMA nodes, and GPUs at these addresses with these `numa_node`s."""
     machine = Machine()
     for node in range(count):
         machine.numa(node, f"{node * 4}-{node * 4 + 3}")
@@ -339,7 +337,7 @@ def in_nodes(count: int, *gpus: tuple[str, int]) -> Machine:
     return machine
 
 
-def test_gpus_whose_numa_node_is_not_to_be_seen_among_several_are_named_in_one_sentence() -> None:
+def test_gpus_without_a_visible_numa_node_are_named_in_one_sentence() -> None:
     machine = in_nodes(2, ("0000:01:00.0", -1), ("0000:02:00.0", 0), ("0000:03:00.0", 1), ("0000:04:00.0", 1))
     for address in ("0000:03:00.0", "0000:04:00.0"):
         machine.remove(f"{machine.root().resolve(f'{DEVICES}/{address}')}/numa_node")
@@ -352,12 +350,12 @@ def test_gpus_whose_numa_node_is_not_to_be_seen_among_several_are_named_in_one_s
     )
 
 
-def test_where_there_is_one_numa_node_or_none_a_gpu_without_a_number_is_no_oddity() -> None:
+def test_a_gpu_without_a_numa_node_is_normal_if_there_is_at_most_one() -> None:
     assert found(in_nodes(1, ("0000:01:00.0", -1))).warnings == ()
     assert found(in_nodes(0, ("0000:01:00.0", -1))).warnings == ()
 
 
-def test_numa_nodes_that_are_not_all_to_be_seen_are_not_taken_for_one() -> None:
+def test_partly_visible_numa_nodes_are_not_taken_for_a_single_one() -> None:
     machine = in_nodes(2, ("0000:01:00.0", -1))
     machine.remove("sys/devices/system/node/node1")
     (warning,) = found(machine).warnings
@@ -366,7 +364,7 @@ def test_numa_nodes_that_are_not_all_to_be_seen_are_not_taken_for_one() -> None:
     assert found(machine).warnings == (warning,)
 
 
-def test_a_uuid_that_two_gpus_bear_is_published_by_neither() -> None:
+def test_a_uuid_of_two_gpus_is_published_for_neither() -> None:
     machine = hgx()
     machine.nvidia("0000:43:00.0", 1, "NVIDIA H100 80GB HBM3", "GPU-00000000-0000-4000-8000-0123456789ab")
     inventory = found(machine)
@@ -378,7 +376,7 @@ def test_a_uuid_that_two_gpus_bear_is_published_by_neither() -> None:
     )
 
 
-def test_a_uuid_of_question_marks_is_none() -> None:
+def test_a_uuid_of_question_marks_is_ignored() -> None:
     machine = hgx()
     machine.nvidia("0000:43:00.0", 1, "NVIDIA H100 80GB HBM3", "GPU-????????-????-????-????-????????????")
     assert found(machine).gpus[1].uuid is None
@@ -395,7 +393,7 @@ def test_a_gpu_that_the_driver_excludes_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
-def test_a_gpu_of_which_nvidias_driver_cannot_be_asked_is_left_out_since_it_may_be_excluded(number: int) -> None:
+def test_a_gpu_with_unreadable_driver_information_is_left_out_as_possibly_excluded(number: int) -> None:
     machine = hgx()
     machine.fail("proc/driver/nvidia/gpus/0000:43:00.0/information", number)
     inventory = found(machine)
@@ -408,7 +406,7 @@ def test_a_gpu_of_which_nvidias_driver_cannot_be_asked_is_left_out_since_it_may_
 
 
 @pytest.mark.parametrize("link", ["driver", "physfn"])
-def test_a_link_that_does_not_read_is_not_taken_for_none(link: str) -> None:
+def test_an_unreadable_link_is_not_taken_for_a_missing_one(link: str) -> None:
     machine = flex()
     part = machine.root().resolve(f"{DEVICES}/0000:4d:00.1")
     machine.failures[f"{part}/{link}"] = errno.EACCES
@@ -417,7 +415,7 @@ def test_a_link_that_does_not_read_is_not_taken_for_none(link: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["mem_banks", "mem_banks/0/properties"])
-def test_memory_of_which_a_part_does_not_read_is_unknown_and_not_less(part: str) -> None:
+def test_partly_unreadable_memory_is_unknown_rather_than_less(part: str) -> None:
     machine = mi300x(gpus=1, parts=2)
     machine.remove(f"{machine.root().resolve(f'{DEVICES}/0000:0c:00.0')}/mem_info_vram_total")
     assert found(machine).gpus[0].memory == 192 * GIB
@@ -425,7 +423,7 @@ def test_memory_of_which_a_part_does_not_read_is_unknown_and_not_less(part: str)
     assert [gpu.memory for gpu in found(machine).gpus] == [None, None, 96 * GIB]
 
 
-def test_a_tile_that_does_not_say_its_memory_makes_that_of_the_gpu_unknown() -> None:
+def test_the_memory_of_a_gpu_is_unknown_if_a_tiles_memory_is_unreadable() -> None:
     machine = flex()
     folder = machine.root().resolve(f"{DEVICES}/0000:4d:00.0")
     machine.put(f"{folder}/tile1/physical_vram_size_bytes", str(16 * GIB))
@@ -441,21 +439,21 @@ def test_an_empty_information_file_leaves_the_values_of_sysfs() -> None:
     assert (gpu.model, gpu.uuid, gpu.driver_version) == ("H100 80GB HBM3", None, "550.54.15")
 
 
-def test_a_domain_of_five_digits_makes_a_name_and_sorts_last() -> None:
+def test_a_pci_domain_of_five_digits_is_a_valid_name_and_sorts_last() -> None:
     machine = Machine()
     for address, root in (("10000:01:00.0", "pci0000:17"), ("0000:99:00.0", "pci0000:98")):
         machine.pci(address, NVIDIA, 0x20B0, CONTROLLER_3D, root=root, bridges=("0000:17:05.5",))
     assert [gpu.name for gpu in found(machine).gpus] == ["gpu-0000-99-00-0", "gpu-10000-01-00-0"]
 
 
-def test_a_gpu_bound_to_nothing_is_found_and_says_so() -> None:
+def test_an_unbound_gpu_is_found_and_reported_as_unbound() -> None:
     machine = Machine()
     machine.pci("0000:03:00.0", AMD, 0x740F, DISPLAY)
     gpu = only(machine)
     assert (gpu.driver, gpu.driver_version, gpu.model) == (None, None, "Instinct MI210")
 
 
-def test_each_driver_has_its_own_version_on_a_node_with_cards_of_two_vendors() -> None:
+def test_on_a_node_with_two_vendors_each_gpu_has_its_own_drivers_version() -> None:
     machine = hgx()
     machine.driver("amdgpu")
     machine.pci("0000:f0:00.0", AMD, 0x740F, DISPLAY, driver="amdgpu")
@@ -463,7 +461,7 @@ def test_each_driver_has_its_own_version_on_a_node_with_cards_of_two_vendors() -
     assert versions == {"nvidia": "550.54.15", "amd": None}
 
 
-def test_nvml_adds_what_no_file_has() -> None:
+def test_nvml_adds_values_that_no_file_has() -> None:
     facts = {"0000:1b:00.0": NVMLFacts(memory=80 * GIB, compute_capability="9.0.0", uuid="GPU-other", model="other")}
     gpu, *others = scan(hgx().root(), facts).gpus
     assert (gpu.memory, gpu.compute_capability) == (80 * GIB, "9.0.0")
@@ -489,7 +487,7 @@ def test_a_gpu_whose_mig_instances_cannot_be_listed_is_left_out_since_it_may_be_
     assert "MIG instances" in inventory.left_out["0000:43:00.0"]
 
 
-def test_the_sound_function_of_a_card_is_no_gpu() -> None:
+def test_the_sound_function_of_a_card_is_not_a_gpu() -> None:
     machine = Machine()
     machine.pci("0000:01:00.1", NVIDIA, 0x22BE, AUDIO)
     machine.pci("0000:02:00.0", ASPEED, 0x2000, VGA)
@@ -505,7 +503,7 @@ NO_DRIVER = (
 
 
 def unbound(machine: Machine, address: str) -> Machine:
-    """The machine with a GPU to which no driver is bound."""
+    """The machine with a GPU that is bound to no driver."""
     folder = machine.root().resolve(f"{DEVICES}/{address}")
     machine.remove(f"{folder}/driver")
     machine.remove(f"{folder}/drm")
@@ -517,13 +515,13 @@ def names_of(machine: Machine) -> list[str]:
     return [device.name for device in gpu_devices(found(machine), shared=False)]
 
 
-def test_a_gpu_without_a_driver_is_not_published_and_the_reason_is_said() -> None:
+def test_a_gpu_without_a_driver_is_not_published_with_the_reason() -> None:
     machine = unbound(laptop(), RTX)
     assert names_of(machine) == ["gpu-0000-00-02-0"]
     assert found(machine).warnings == (NO_DRIVER,)
 
 
-def test_gpus_that_are_left_out_for_one_reason_are_said_in_one_sentence() -> None:
+def test_gpus_left_out_for_the_same_reason_are_named_in_one_sentence() -> None:
     machine = unbound(unbound(hgx(), "0000:1b:00.0"), "0000:43:00.0")
     (warning,) = found(machine).warnings
     assert warning.startswith("GPUs 0000:1b:00.0, 0000:43:00.0 are left out: no driver is bound to it;")
@@ -533,7 +531,7 @@ def test_gpus_that_are_left_out_for_one_reason_are_said_in_one_sentence() -> Non
 @pytest.mark.parametrize(
     ("driver", "published"), [("vfio-pci", True), ("nvgrace-gpu-vfio-pci", True), ("pci-stub", False)]
 )
-def test_of_drivers_without_nodes_only_those_for_virtual_machines_serve(driver: str, *, published: bool) -> None:
+def test_a_driver_without_device_nodes_is_accepted_only_for_virtual_machines(driver: str, *, published: bool) -> None:
     machine = unbound(laptop(), RTX)
     machine.bind(RTX, driver)
     assert ("gpu-0000-01-00-0" in names_of(machine)) == published
@@ -542,7 +540,7 @@ def test_of_drivers_without_nodes_only_those_for_virtual_machines_serve(driver: 
 
 
 @pytest.mark.parametrize("render", [None, 130])
-def test_nouveau_serves_a_gpu_if_it_gives_it_a_render_node(render: int | None) -> None:
+def test_nouveau_is_accepted_if_the_gpu_has_a_render_node(render: int | None) -> None:
     machine = unbound(laptop(), RTX)
     machine.bind(RTX, "nouveau")
     machine.drm(machine.root().resolve(f"{DEVICES}/{RTX}"), 3, render)
@@ -565,7 +563,7 @@ def test_virtual_functions_without_a_driver_are_not_published_and_their_gpu_stay
     assert set(found(machine).children) == {"gpu-0000-4d-00-0"}
 
 
-def test_a_capture_that_shows_no_driver_at_all_says_nothing_of_its_gpus() -> None:
+def test_a_capture_without_any_driver_has_no_conclusion_about_its_gpus() -> None:
     machine = power()
     assert len(names_of(machine)) == 6
     assert not [gpu for gpu in found(machine).gpus if gpu.unserved]

@@ -20,7 +20,7 @@ PCI = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
 
 @dataclass
 class Script:
-    """An event source that plays events and counts the seconds that it was waited for."""
+    """An event source that plays events and counts the seconds of waiting."""
 
     events: list[GPUEvent | None] = field(default_factory=list)
     now: float = 0.0
@@ -63,7 +63,7 @@ def test_a_uevent_is_an_event_if_it_is_about_a_gpu(
     assert gpu_event_of(action, subsystem, path, properties) == event
 
 
-def test_a_burst_of_events_is_one_reason_to_read_and_every_event_is_noted() -> None:
+def test_a_burst_of_events_causes_one_reading_and_every_event_is_recorded() -> None:
     burst = [GPUEvent("add", f"0000:01:00.{function}") for function in range(4)]
     script, stop = Script([*burst, None]), threading.Event()
     noted: list[GPUEvent] = []
@@ -72,9 +72,9 @@ def test_a_burst_of_events_is_one_reason_to_read_and_every_event_is_noted() -> N
     assert noted == burst
 
 
-def test_events_of_no_interest_do_not_cut_a_burst_into_pieces() -> None:
+def test_irrelevant_events_do_not_split_a_burst() -> None:
     class Mixed(Script):
-        """After each event of interest comes one of none, for which nobody waits."""
+        """After each relevant event comes an irrelevant one, for which nobody waits."""
 
         def next(self, timeout: float) -> GPUEvent | None:
             return self.events.pop(0) if self.events else super().next(timeout)
@@ -97,7 +97,7 @@ def test_without_events_the_machine_is_read_once_a_minute() -> None:
     assert times == [RESCAN_SECONDS, 2 * RESCAN_SECONDS, 3 * RESCAN_SECONDS]
 
 
-def test_an_endless_burst_does_not_starve_the_reading() -> None:
+def test_an_endless_burst_does_not_prevent_the_reading() -> None:
     class Endless(Script):
         def next(self, timeout: float) -> GPUEvent | None:
             self.now += timeout / 2
@@ -109,20 +109,20 @@ def test_an_endless_burst_does_not_starve_the_reading() -> None:
     assert script.now < 15
 
 
-def test_another_reason_is_asked_for_between_events() -> None:
+def test_other_reasons_are_checked_between_events() -> None:
     script, stop = Script(), threading.Event()
     for _ in watch(script, lambda _event: None, stop, due=lambda: script.now >= 4, clock=script.clock):
         stop.set()
     assert script.now == 4
 
 
-def test_a_watch_that_is_stopped_ends_without_a_word() -> None:
+def test_a_stopped_watch_ends_without_yielding() -> None:
     stop = threading.Event()
     stop.set()
     assert list(watch(None, lambda _event: None, stop)) == []
 
 
-def test_events_that_were_too_many_for_the_socket_are_a_reason_to_read_and_not_the_end() -> None:
+def test_an_overflow_of_the_socket_causes_a_reading_and_does_not_end_the_watch() -> None:
     class Overrun(Script):
         def next(self, timeout: float) -> GPUEvent | None:
             if self.now < 8:
@@ -146,7 +146,7 @@ def test_events_that_were_too_many_for_the_socket_are_a_reason_to_read_and_not_t
     assert times[4] < 10
 
 
-def test_a_socket_that_fails_for_good_leaves_the_reading_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_after_a_permanent_socket_error_the_machine_is_read_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(Script):
         def next(self, timeout: float) -> GPUEvent | None:
             del timeout
@@ -173,12 +173,12 @@ def test_the_error_of_a_socket_is_reported_once_and_by_its_number(monkeypatch: p
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = closed.getsockname()
-    # No test can make the kernel lose events; a datagram that nobody takes leaves an error in its socket likewise.
+    # No test can make the kernel lose events; an unread datagram leaves an error in its socket likewise.
     asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     asked.connect(nobody)
 
     class Monitor:
-        """As pyudev's, which gives up at POLLERR and receives nothing."""
+        """Like pyudev's, which gives up at POLLERR and receives nothing."""
 
         @classmethod
         def from_netlink(cls, context: object, source: str) -> "Monitor":

@@ -41,7 +41,7 @@ def refusal(machine: Machine, kernel: Kernel | None = None) -> str:
     return str(caught.value)
 
 
-def test_a_gpu_and_its_sound_function_go_and_come_back() -> None:
+def test_a_gpu_and_its_sound_function_are_bound_and_restored() -> None:
     machine = laptop()
     kernel = Kernel(machine)
     take(kernel, CLAIM, HOMES)
@@ -52,7 +52,7 @@ def test_a_gpu_and_its_sound_function_go_and_come_back() -> None:
     assert drivers(machine) == AT_HOME
 
 
-def test_what_is_done_is_not_done_again() -> None:
+def test_completed_steps_are_not_repeated() -> None:
     machine = laptop()
     kernel = Kernel(machine)
     take(kernel, CLAIM, HOMES)
@@ -66,7 +66,7 @@ def test_what_is_done_is_not_done_again() -> None:
 
 
 @pytest.mark.parametrize("address", [GPU, SOUND])
-def test_a_function_that_an_administrator_keeps_for_a_driver_is_left_alone(address: str) -> None:
+def test_a_function_with_an_administrators_driver_override_is_left_unchanged(address: str) -> None:
     machine = laptop()
     kernel = Kernel(machine)
     machine.put(machine.root().resolve(f"{DEVICES}/{address}/driver_override"), "nvidia")
@@ -78,7 +78,7 @@ def test_a_function_that_an_administrator_keeps_for_a_driver_is_left_alone(addre
 
 
 @pytest.mark.parametrize("after", range(9))
-def test_a_crash_after_any_write_is_made_good_by_taking_again(after: int) -> None:
+def test_a_crash_after_any_write_is_repaired_by_binding_again(after: int) -> None:
     machine = laptop()
     crashing = Kernel(machine, after=after)
     if after < 8:
@@ -92,7 +92,7 @@ def test_a_crash_after_any_write_is_made_good_by_taking_again(after: int) -> Non
 
 
 @pytest.mark.parametrize("after", range(8))
-def test_a_crash_after_any_write_is_made_good_by_giving_back(after: int) -> None:
+def test_a_crash_after_any_write_is_repaired_by_restoring(after: int) -> None:
     machine = laptop()
     with pytest.raises(Crash):
         take(Kernel(machine, after=after), CLAIM, HOMES)
@@ -102,7 +102,7 @@ def test_a_crash_after_any_write_is_made_good_by_giving_back(after: int) -> None
 
 
 @pytest.mark.parametrize("after", range(4))
-def test_a_crash_while_giving_back_is_made_good_by_giving_back_again(after: int) -> None:
+def test_a_crash_while_restoring_is_repaired_by_restoring_again(after: int) -> None:
     machine = laptop()
     take(Kernel(machine), CLAIM, HOMES)
     with pytest.raises(Crash):
@@ -111,7 +111,7 @@ def test_a_crash_while_giving_back_is_made_good_by_giving_back_again(after: int)
     assert drivers(machine) == AT_HOME
 
 
-def test_a_function_that_was_bound_to_nothing_ends_bound_to_nothing() -> None:
+def test_an_unbound_function_is_unbound_again_in_the_end() -> None:
     machine = laptop()
     Kernel(machine).write(f"{DRIVERS}/snd_hda_intel/unbind", SOUND)
     homes = (HOMES[0], Home(address=SOUND, driver=""))
@@ -120,7 +120,7 @@ def test_a_function_that_was_bound_to_nothing_ends_bound_to_nothing() -> None:
     assert drivers(machine) == {GPU: "nvidia", SOUND: None}
 
 
-def test_where_only_the_kernel_knows_the_driver_it_is_asked() -> None:
+def test_the_kernel_probes_the_driver_if_it_was_not_recorded() -> None:
     machine = laptop()
     kernel = Kernel(machine)
     take(kernel, CLAIM, HOMES)
@@ -129,7 +129,7 @@ def test_where_only_the_kernel_knows_the_driver_it_is_asked() -> None:
     assert ("sys/bus/pci/drivers_probe", GPU) in kernel.writes
 
 
-def test_giving_back_works_with_the_driver_gone_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_restoring_works_without_the_driver_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     machine = laptop()
     take(Kernel(machine), CLAIM, HOMES)
     machine.remove(f"{DRIVERS}/nvidia")
@@ -139,7 +139,7 @@ def test_giving_back_works_with_the_driver_gone_and_says_so(caplog: pytest.LogCa
     assert caplog.messages == [f"function={GPU} driver=nvidia could not be bound again: driver nvidia is not loaded"]
 
 
-def test_giving_back_works_with_the_gpu_gone() -> None:
+def test_restoring_works_without_the_gpu() -> None:
     machine = laptop()
     take(Kernel(machine), CLAIM, HOMES)
     machine.remove(f"{DEVICES}/{GPU}")
@@ -147,7 +147,7 @@ def test_giving_back_works_with_the_gpu_gone() -> None:
     assert drivers(machine) == {GPU: None, SOUND: "snd_hda_intel"}
 
 
-def test_a_function_that_somebody_bound_elsewhere_meanwhile_stays_there() -> None:
+def test_a_function_that_somebody_bound_to_another_driver_stays_there() -> None:
     machine = laptop()
     machine.driver("nouveau")
     machine.bind(GPU, "nouveau")
@@ -155,7 +155,7 @@ def test_a_function_that_somebody_bound_elsewhere_meanwhile_stays_there() -> Non
     assert drivers(machine)[GPU] == "nouveau"
 
 
-def test_without_vfio_pci_the_claim_is_refused_and_nothing_written() -> None:
+def test_without_vfio_pci_the_claim_is_refused_and_nothing_is_written() -> None:
     machine = laptop()
     machine.remove(f"{DRIVERS}/vfio-pci")
     kernel = Kernel(machine)
@@ -171,7 +171,7 @@ def test_without_an_iommu_group_the_claim_is_refused() -> None:
 
 @pytest.mark.parametrize("what", ["the group's functions", "where a function is bound", "a driver_override"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
-def test_what_cannot_be_seen_of_the_group_is_not_taken_for_fine(what: str, number: int) -> None:
+def test_an_unreadable_iommu_group_is_an_error(what: str, number: int) -> None:
     machine = laptop()
     machine.driver("nvme")
     stranger = machine.pci("0000:02:00.0", NVIDIA, 0x22BE, AUDIO, driver="nvme", group=14)
@@ -189,7 +189,7 @@ def test_what_cannot_be_seen_of_the_group_is_not_taken_for_fine(what: str, numbe
     assert kernel.writes == []
 
 
-def test_a_stranger_in_the_group_is_named() -> None:
+def test_another_device_in_the_iommu_group_is_named() -> None:
     machine = laptop()
     machine.driver("nvme")
     machine.pci("0000:02:00.0", NVIDIA, 0x22BE, AUDIO, driver="nvme", group=14)
@@ -199,7 +199,7 @@ def test_a_stranger_in_the_group_is_named() -> None:
     assert kernel.writes == []
 
 
-def test_a_kernel_that_refuses_is_quoted_and_the_way_back_is_open() -> None:
+def test_the_kernels_refusal_is_reported_and_restoring_still_works() -> None:
     machine = laptop()
     message = refusal(machine, Kernel(machine, refuse=frozenset({"vfio-pci"})))
     assert message.startswith("GPU function 0000:01:00.0 of claim default/vm cannot be moved from nvidia to vfio-pci: ")
@@ -227,7 +227,7 @@ def test_a_program_that_has_the_gpu_open_holds_up_its_claim_and_no_other(monkeyp
     assert [path for path, _ in kernel.writes if path.endswith("/nvidia/unbind")] == [f"{DRIVERS}/nvidia/unbind"]
 
 
-def test_the_made_up_kernel_refuses_what_linux_refuses() -> None:
+def test_the_made_up_kernel_refuses_the_same_writes_as_linux() -> None:
     machine = laptop()
     kernel = Kernel(machine)
     for path, content in (

@@ -22,7 +22,7 @@ def refusal(document: Any) -> str:
     return str(caught.value)
 
 
-def test_nothing_said_is_bound_to_its_nodes_for_one_container_without_a_mount() -> None:
+def test_the_default_is_bound_memory_for_one_container_without_a_mount() -> None:
     assert memory_settings(()) == memory_settings((parsed(),)) == MemorySettings()
     assert memory_settings(()).policy is MemoryPolicy.BIND
 
@@ -55,7 +55,7 @@ def test_later_configurations_change_only_the_fields_that_they_have() -> None:
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_its_place(document: Any, sentence: str) -> None:
+def test_an_invalid_configuration_is_refused_with_its_path(document: Any, sentence: str) -> None:
     text = refusal(document)
     assert text.startswith(PATH)
     assert sentence in text

@@ -13,7 +13,7 @@ from tests.fakes.memory import GIB, MIB, node_files, pages
 
 HUGE = 2 * MIB
 MACHINE_PAGES = "sys/kernel/mm/hugepages/hugepages-2048kB"
-# Free runs of 1, 2, 4, ... pages by zone, as /proc/buddyinfo has them: of node 0, 3 of 2 MiB and 2 of 4 MiB.
+# Free runs of 1, 2, 4, ... pages by zone, as in /proc/buddyinfo; node 0 has 3 of 2 MiB and 2 of 4 MiB.
 BUDDYINFO = (
     "Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      1 \n"
     "Node 0, zone   Normal   1024      0      0      0      0      0      0      0      0      2      1 \n"
@@ -56,21 +56,21 @@ def problems(files: dict[str, str], reserved: str = "0:1Gi") -> dict[str, tuple[
     return {each.code: (each.what, each.fix) for each in memory_problems(found, options, read_counts(root, found))}
 
 
-def test_each_node_has_its_pages_and_how_many_more_could_be_reserved() -> None:
+def test_each_node_has_its_pages_and_the_number_that_could_be_reserved() -> None:
     first, second = counts(two_nodes())
-    # 3 runs of 2 MiB and 2 of 4 MiB; the kernel keeps no count of runs of 1 GiB.
+    # 3 runs of 2 MiB and 2 of 4 MiB; the kernel does not count runs of 1 GiB.
     assert first.pools == {HUGE: PoolCounts(8, 5, 1, pods=2, addable=7), GIB: PoolCounts(1, 1, 0, 0, None)}
     assert second.pools[HUGE].addable == 1
     assert first.runs[4096] == 4096 * 1024 + 1 * MIB + 3 * HUGE + 2 * 2 * HUGE
 
 
 @pytest.mark.parametrize(("page", "addable"), [(4096, 7), (8192, 15)])
-def test_the_size_of_a_page_follows_from_what_the_kernel_manages(page: int, addable: int) -> None:
+def test_the_page_size_follows_from_the_kernels_managed_pages(page: int, addable: int) -> None:
     assert counts(two_nodes(proc__zoneinfo=zoneinfo(page)))[0].pools[HUGE].addable == addable
 
 
 @pytest.mark.parametrize("file", ["proc/buddyinfo", "proc/zoneinfo"])
-def test_what_the_kernel_does_not_say_is_not_known(file: str) -> None:
+def test_unreported_counts_are_unknown(file: str) -> None:
     files = two_nodes()
     del files[file]
     first = counts(files)[0]
@@ -79,14 +79,14 @@ def test_what_the_kernel_does_not_say_is_not_known(file: str) -> None:
     assert "memory-fragmented" not in problems(files)
 
 
-def test_nodes_of_which_the_same_is_not_known_share_a_sentence() -> None:
+def test_nodes_with_the_same_unknown_counts_share_a_sentence() -> None:
     files = two_nodes()
     del files["proc/buddyinfo"]
     (sentence,) = [remark for remark in count_remarks(counts(files)) if "fragmentation" in remark]
     assert sentence.startswith("NUMA nodes 0-1: ")
 
 
-def test_what_a_node_does_not_say_is_not_taken_from_the_whole_machine() -> None:
+def test_a_nodes_missing_count_is_not_taken_from_the_whole_machine() -> None:
     files = two_nodes(
         **{
             "proc/meminfo": f"MemTotal: {8 << 20} kB\nMemFree: {6 << 20} kB\n",
@@ -117,7 +117,7 @@ def test_without_numa_the_counts_are_those_of_the_machine() -> None:
     assert (only.free, only.pools) == (6 * GIB, {HUGE: PoolCounts(8, 5)})
 
 
-def test_free_pages_that_are_promised_outside_pods_are_said_not_to_be_handed_out() -> None:
+def test_free_pages_reserved_outside_pods_are_reported_as_unavailable() -> None:
     files = two_nodes() | {f"{MACHINE_PAGES}/nr_hugepages": "8", f"{MACHINE_PAGES}/resv_hugepages": "7"}
     first, second = counts(files)
     assert (first.pools[HUGE].promised, second.pools[HUGE].promised) == (5, 0)
@@ -132,7 +132,7 @@ def test_free_pages_that_are_promised_outside_pods_are_said_not_to_be_handed_out
     assert counts(files | by_pods)[0].pools[HUGE].promised == 0
 
 
-def test_fragmented_memory_is_a_problem_of_its_node_alone() -> None:
+def test_fragmented_memory_is_a_problem_only_of_its_node() -> None:
     files = two_nodes(
         **{
             f"{NODE}/node{node}/meminfo": f"Node {node} MemTotal: {4 << 20} kB\nNode {node} MemFree: {free} kB\n"
@@ -145,7 +145,7 @@ def test_fragmented_memory_is_a_problem_of_its_node_alone() -> None:
     assert "compact_memory" in fix
 
 
-def test_without_any_page_it_is_said_how_they_are_reserved_on_this_machine() -> None:
+def test_without_huge_pages_the_fix_says_how_to_reserve_them_here() -> None:
     none = {
         **two_nodes(),
         **{path: "0" for node in (0, 1) for size in (2048, GIB // 1024) for path in pages(node, size, 0)},
@@ -164,7 +164,7 @@ def test_without_numa_they_are_reserved_for_the_whole_machine() -> None:
     assert f"echo 512 > /{MACHINE_PAGES}/nr_hugepages" in fix
 
 
-def test_pages_that_no_node_shows_are_not_said_to_be_missing() -> None:
+def test_pages_that_no_node_shows_are_not_reported_as_missing() -> None:
     bare = {f"{CPU}/online": "0-1", **node_files(0, "0-1", 4)}
     assert problems(bare)["hugepages-unknown"][0].startswith("/sys/kernel/mm/hugepages shows no size of huge pages")
     assert set(problems(bare | {f"{MACHINE_PAGES}/nr_hugepages": "16"})) == set()
@@ -172,7 +172,7 @@ def test_pages_that_no_node_shows_are_not_said_to_be_missing() -> None:
     assert set(problems(bare | uncounted)) == set()
 
 
-def test_what_is_said_of_nodes_leaves_out_those_whose_memory_is_never_handed_out() -> None:
+def test_problems_exclude_nodes_whose_memory_is_never_published() -> None:
     cpus = {f"{NODE}/node1/cpulist": "", f"{CPU}/online": "0-1"}
     meminfo = {f"{NODE}/node1/meminfo": f"Node 1 MemTotal: {4 << 20} kB\nNode 1 MemFree: {42 * 1024} kB\n"}
     assert "pass --reserved-memory 0:1Gi, with" in problems(two_nodes() | cpus, "")["memory-unreserved"][1]
@@ -180,7 +180,7 @@ def test_what_is_said_of_nodes_leaves_out_those_whose_memory_is_never_handed_out
     assert "memory-fragmented" not in problems(two_nodes() | meminfo | cpus)
 
 
-def test_a_node_without_the_controller_or_without_a_reserve_is_warned_of() -> None:
+def test_a_node_without_the_controller_or_a_reserve_is_a_warning() -> None:
     assert problems(two_nodes()) == {}
     assert "memory-unreserved" in problems(two_nodes(), "")
     assert "memory-unreserved" in problems(two_nodes(), "0:hugepages-2Mi=4Mi")
@@ -209,13 +209,13 @@ def test_the_table_has_a_row_for_ordinary_memory_and_for_each_size_of_pages() ->
     )
 
 
-def test_surplus_pages_that_were_not_seen_are_said() -> None:
+def test_unreadable_surplus_pages_are_reported() -> None:
     files = {path: text for path, text in two_nodes().items() if "2048kB/surplus" not in path}
     said = [each for each in count_remarks(counts(files)) if "surplus" in each]
     assert said == ["NUMA node 0: it is not known how many pages of 2Mi are surplus, so claims get none"]
 
 
-def test_a_made_up_machine_says_what_was_not_seen() -> None:
+def test_a_made_up_machine_reports_what_was_not_read() -> None:
     root = open_machine("sockets=2,cores=2")
     found = read_counts(root, read_memory(root))
     assert [each.pools[HUGE].total for each in found] == [512, 512]

@@ -47,7 +47,7 @@ def test_every_node_has_a_device_of_each_kind_of_memory() -> None:
     }
 
 
-def test_sockets_and_the_machine_add_up_what_their_nodes_have() -> None:
+def test_sockets_and_the_machine_have_the_sum_of_their_nodes() -> None:
     assert sizes(SOCKET) == {
         **dict.fromkeys(("memory-socket0", "memory-socket1"), "12032Mi"),
         **dict.fromkeys(("hugepages-2m-socket0", "hugepages-2m-socket1"), "256Mi"),
@@ -60,17 +60,17 @@ def test_sockets_and_the_machine_add_up_what_their_nodes_have() -> None:
     }
 
 
-def test_what_is_reserved_is_not_published() -> None:
+def test_reserved_memory_is_not_published() -> None:
     reserved = parse_reserved("0:memory=1Gi,hugepages-2Mi=128Mi;1:1Gi,hugepages-1Gi=1Gi")
     found = sizes(replace(NUMA, reserved=reserved))
     assert [found.get(f"memory-numa{node}") for node in range(3)] == ["4992Mi", "4992Mi", "6016Mi"]
-    # A pool of which nothing is left is no device.
+    # A pool with nothing left is not a device.
     assert [found.get(f"hugepages-2m-numa{node}") for node in range(2)] == [None, "128Mi"]
     assert [found.get(f"hugepages-1g-numa{node}") for node in range(2)] == ["2Gi", "1Gi"]
     assert sizes(replace(MACHINE, reserved=reserved))["memory-machine"] == "22016Mi"
 
 
-def test_pages_that_others_use_are_not_published_and_are_no_ordinary_memory_either() -> None:
+def test_pages_that_others_use_are_published_neither_as_pages_nor_as_memory() -> None:
     machine = MachineMemory((MemoryNode(0, 4 * GIB, {2 * MIB: PagePool(512, others=12)}),))
     assert sizes(NUMA, machine) == {"memory-numa0": "3Gi", "hugepages-2m-numa0": "1000Mi"}
 
@@ -83,13 +83,13 @@ def test_amounts_are_whole_steps() -> None:
     assert policy is not None
     assert policy.valid_range is not None
     assert (str(policy.default), str(policy.valid_range.min), str(policy.valid_range.step)) == ("1Mi", "1Mi", "1Mi")
-    # Of one page there is no range: the API server wants room for a step above the minimum.
+    # A single page has no range: the API server requires a step above the minimum.
     alone = found["hugepages-2m-numa0"].capacity["size"].request_policy
     assert alone is not None
     assert (alone.valid_range, [str(value) for value in alone.valid_values]) == (None, ["2Mi"])
 
 
-def test_attributes_say_page_size_and_place() -> None:
+def test_attributes_have_page_size_and_place() -> None:
     huge = devices(NUMA)["hugepages-2m-numa3"].attributes
     assert huge == {
         "dra.memory/pageSize": DeviceAttribute(string="2m"),
@@ -101,7 +101,7 @@ def test_attributes_say_page_size_and_place() -> None:
     assert attribute(NUMA, "memory-numa0", "dra.memory/hugeTLB") == DeviceAttribute(bool_=False)
 
 
-def test_the_numa_node_is_a_number_or_a_list_of_it_and_its_near_ones() -> None:
+def test_the_numa_node_is_a_number_or_a_list_with_near_nodes() -> None:
     name = "resource.kubernetes.io/numaNode"
     assert attribute(LISTS, "memory-numa2", name) == DeviceAttribute(ints=(2, 3))
     assert attribute(SOCKET, "memory-socket1", name) is None
@@ -111,7 +111,7 @@ def test_the_numa_node_is_a_number_or_a_list_of_it_and_its_near_ones() -> None:
     )
 
 
-def test_names_of_other_drivers_come_on_demand() -> None:
+def test_attribute_names_of_other_drivers_are_published_on_demand() -> None:
     theirs = ("dra.memory/numaNode", "dra.cpu/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode")
     compat = MemoryOptions(compat_attributes=True)
     assert [attribute(compat, "memory-numa1", name) for name in theirs] == [DeviceAttribute(int_=1)] * 4
@@ -130,7 +130,7 @@ def test_claims_count_against_the_node_by_the_resource_of_their_page_size() -> N
     assert devices(NUMA)["memory-numa0"].node_allocatable_resources == {}
 
 
-def test_a_node_of_which_all_that_huge_pages_leave_is_reserved_is_named() -> None:
+def test_a_node_whose_memory_is_all_reserved_or_huge_pages_is_named() -> None:
     machine = MachineMemory((MemoryNode(0, 4 * GIB, {2 * MIB: PagePool(1024)}), MemoryNode(1, 4 * GIB)))
     for reserved, said in ((3 * GIB, True), (2 * GIB - MIB, False)):
         options = MemoryOptions(reserved={(0, ORDINARY): reserved, (1, ORDINARY): GIB})
@@ -142,8 +142,8 @@ def test_a_node_of_which_all_that_huge_pages_leave_is_reserved_is_named() -> Non
         )
 
 
-def test_memory_without_cpus_is_in_no_device_and_named() -> None:
-    # A GPU's memory, or memory that is attached by CXL.
+def test_memory_without_cpus_is_not_published_and_named() -> None:
+    # A GPU's memory, or memory attached by CXL.
     machine = MachineMemory((MemoryNode(0, GIB), MemoryNode(1, GIB, cpus=False)))
     assert sizes(NUMA, machine) == {"memory-numa0": "1Gi"}
     assert list(memory_left_out(machine, NUMA)) == ["NUMA nodes 1 have memory and no CPU: they are in no device"]
@@ -158,7 +158,7 @@ def test_a_node_whose_socket_is_unknown_is_in_no_socket_and_named() -> None:
 
 @pytest.mark.parametrize("group_by", list(MemoryGroupBy))
 @pytest.mark.parametrize("every", [False, True])
-def test_the_api_server_takes_all_of_it(group_by: MemoryGroupBy, *, every: bool) -> None:
+def test_published_devices_are_valid(group_by: MemoryGroupBy, *, every: bool) -> None:
     options = MemoryOptions(
         group_by=group_by, numa_node_list=every, compat_attributes=every, node_allocatable_mapping=every
     )
@@ -166,7 +166,7 @@ def test_the_api_server_takes_all_of_it(group_by: MemoryGroupBy, *, every: bool)
     assert publishable(inventory) == inventory
 
 
-def test_memory_of_nodes_of_which_pods_get_none_is_not_handed_out(tmp_path: Path) -> None:
+def test_memory_of_nodes_that_pods_may_not_use_is_not_published(tmp_path: Path) -> None:
     write_machine(tmp_path, "sockets=2,numa=1,cores=2,memory=8,hugepages2m=64")
     cgroup = tmp_path / "sys/fs/cgroup/cpuset/kubepods"
     cgroup.mkdir(parents=True)
@@ -179,12 +179,12 @@ def test_memory_of_nodes_of_which_pods_get_none_is_not_handed_out(tmp_path: Path
     assert problem.what in inventory.warnings
     assert "NUMA nodes 0" in problem.what
     assert "/sys/fs/cgroup/cpuset/kubepods" in problem.what
-    # What is reserved there is no mistake: the cgroup may change.
+    # A reservation there is no error: the cgroup may change.
     kept = MemoryPlugin(HostRoot(str(tmp_path)), replace(NUMA, reserved=parse_reserved("0:1Gi"))).discover()
     assert all(device.name.endswith("-numa1") for device in kept.devices)
 
 
-def test_memory_is_read_again_when_pods_may_take_it_from_other_nodes(tmp_path: Path) -> None:
+def test_memory_is_read_again_when_the_nodes_of_pods_change(tmp_path: Path) -> None:
     write_machine(tmp_path, "sockets=2,numa=1,cores=2,memory=8")
     cgroup = tmp_path / "sys/fs/cgroup/cpuset/kubepods"
     cgroup.mkdir(parents=True)

@@ -20,7 +20,7 @@ def refusal(*results: tuple[str, str | None], **others: dict[str, int]) -> str:
     return str(caught.value)
 
 
-def test_a_claim_gets_what_it_was_allocated_on_the_devices_nodes() -> None:
+def test_a_claim_gets_its_allocation_on_the_devices_nodes() -> None:
     grant = granted(claim([result(MEMORY, "2Gi"), result(HUGE, "128Mi", "pages")]))
     assert [GivenMemory.of(each) for each in grant.grants] == [
         GivenMemory(nodes=devices()[0].mems, size=2 * GIB),
@@ -30,7 +30,7 @@ def test_a_claim_gets_what_it_was_allocated_on_the_devices_nodes() -> None:
     assert (grant.cpus, grant.held) == (devices()[0].mems - devices()[0].mems,) * 2
 
 
-def test_containers_get_the_nodes_of_the_claim_and_of_the_requests_that_they_name() -> None:
+def test_containers_get_variables_of_the_claim_and_of_the_requests_that_they_name() -> None:
     grant = granted(claim([result(MEMORY, "2Gi"), result(HUGE, "128Mi", "pages")]))
     assert grant.edits == ContainerEdits(env=("DRANODE_MEMS_uid-1=0-1",))
     assert [each.edits for each in grant.grants] == [
@@ -44,7 +44,7 @@ def test_containers_get_the_nodes_of_the_claim_and_of_the_requests_that_they_nam
     }
 
 
-def test_a_group_of_nodes_gives_all_of_them() -> None:
+def test_a_claim_of_a_group_gets_all_nodes_of_the_group() -> None:
     whole = devices(options=MemoryOptions(group_by=MemoryGroupBy.MACHINE))
     asked = claim([result("memory-machine", "20Gi")], [config(policy="interleave", sharing="pod")])
     (grant,) = granted(asked, on=whole).grants
@@ -70,7 +70,7 @@ def test_a_mount_on_request_is_a_hugetlbfs_of_the_pages() -> None:
     assert memory_description(grant)["pageSize"] == "2m"
 
 
-def test_a_mount_is_for_huge_pages_and_each_path_for_one_request() -> None:
+def test_a_mount_needs_huge_pages_and_a_path_belongs_to_one_request() -> None:
     with pytest.raises(ClaimError, match="memory-numa0 has no huge pages; leave out mount"):
         granted(claim([result(MEMORY, "1Gi")], [config(mount="/dev/hugepages")]))
     both = [result(HUGE, "2Mi", "small"), result("hugepages-1g-numa1", "1Gi", "large")]
@@ -98,11 +98,11 @@ def test_admin_access_holds_nothing_and_gets_no_variable() -> None:
         ("100m", "not a positive multiple of 2Mi"),
     ],
 )
-def test_an_amount_that_cannot_be_given_is_refused(size: str | None, sentence: str) -> None:
+def test_an_invalid_amount_is_refused(size: str | None, sentence: str) -> None:
     assert sentence in refusal((HUGE, size))
 
 
-def test_what_claims_hold_of_a_device_never_exceeds_it() -> None:
+def test_claims_never_hold_more_than_a_device_has() -> None:
     room = claim([result(HUGE, "512Mi")])
     assert granted(room, holding(other={HUGE: 512 * MIB})).grants[0].amount == 512 * MIB
     with pytest.raises(ClaimConflictError) as caught:

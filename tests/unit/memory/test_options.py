@@ -27,7 +27,7 @@ MACHINE = MachineMemory((MemoryNode(0, 4 * GIB, {2 * MIB: PagePool(4)}), MemoryN
         ("7:0", {(7, 0): 0}),
     ],
 )
-def test_both_forms_of_reserved_memory_are_understood(text: str, reserved: dict[tuple[int, int], int]) -> None:
+def test_both_forms_of_reserved_memory_are_accepted(text: str, reserved: dict[tuple[int, int], int]) -> None:
     assert parse_reserved(text) == reserved
 
 
@@ -50,7 +50,7 @@ def test_both_forms_of_reserved_memory_are_understood(text: str, reserved: dict[
         ("0:1Gi,0:2Gi", "reserves memory of NUMA node 0 twice"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(text: str, sentence: str) -> None:
+def test_an_invalid_option_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(UsageError, match="--reserved-memory") as caught:
         parse_reserved(text)
     assert sentence in str(caught.value)
@@ -64,7 +64,7 @@ def test_what_cannot_be_meant_is_refused(text: str, sentence: str) -> None:
         ("0:hugepages-1Gi=1Gi", "names hugepages-1Gi of NUMA node 0, but the kernel has hugepages-2Mi"),
     ],
 )
-def test_what_the_machine_has_not_got_cannot_be_reserved(text: str, sentence: str) -> None:
+def test_memory_that_the_machine_lacks_cannot_be_reserved(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         check_reserved_memory(MemoryOptions(reserved=parse_reserved(text)), MACHINE)
     assert sentence in str(caught.value)
@@ -74,7 +74,7 @@ def test_pages_may_be_reserved_before_the_kernel_has_them() -> None:
     check_reserved_memory(MemoryOptions(reserved=parse_reserved("0:memory=4Gi,hugepages-2Mi=1Gi")), MACHINE)
 
 
-def test_options_that_are_left_out_have_their_defaults() -> None:
+def test_missing_options_have_their_defaults() -> None:
     assert read_memory_options({}) == MemoryOptions()
     given = read_memory_options({"group_by": "socket", "hugepages_exclusive": True, "reserved_memory": "0:1Gi"})
     assert (given.group_by, given.exclusive, given.reserved) == (MemoryGroupBy.SOCKET, True, {(0, 0): GIB})

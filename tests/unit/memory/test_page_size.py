@@ -5,7 +5,7 @@ import pytest
 from dranode.api.quantity import page_size_name, page_size_of
 from dranode.memory.machine import folder_of, resource_name, short_name, size_of_folder, size_of_resource
 
-# Sizes of x86_64, arm64 with pages of 4, 16 and 64 KiB, POWER and s390x, as each side writes them.
+# Sizes of x86_64, arm64 with pages of 4, 16 and 64 KiB, POWER and s390x, in each naming.
 NAMES = [
     (64 << 10, "hugepages-64kB", "64KB", "64k", "hugepages-64Ki"),
     (1 << 20, "hugepages-1024kB", "1MB", "1m", "hugepages-1Mi"),
@@ -18,7 +18,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("size", "folder", "cgroup", "short", "resource"), NAMES)
-def test_every_name_of_a_page_size_is_that_of_its_owner(
+def test_a_page_size_has_its_name_in_each_naming(
     size: int, folder: str, cgroup: str, short: str, resource: str
 ) -> None:
     assert (folder_of(size), page_size_name(size), short_name(size), resource_name(size)) == (
@@ -30,7 +30,7 @@ def test_every_name_of_a_page_size_is_that_of_its_owner(
     assert (size_of_folder(folder), page_size_of(cgroup), size_of_resource(resource)) == (size, size, size)
 
 
-def test_what_is_no_page_size_is_none() -> None:
+def test_an_invalid_page_size_is_refused() -> None:
     assert [size_of_folder(name) for name in ("hugepages", "hugepages-0kB", "hugepages-2MB", "x")] == [None] * 4
     assert [page_size_of(name) for name in ("2M", "0MB", "MB", "-2MB", "2mb", "")] == [None] * 6
     assert [size_of_resource(name) for name in ("memory", "hugepages-", "hugepages-0", "hugepages-100m")] == [None] * 4

@@ -19,7 +19,7 @@ def record(*results: tuple[str, str, str], **own: str) -> Record:
     return record_of(asked, granted(asked), PODS, ClaimState.COMPLETED)
 
 
-def test_a_record_holds_containers_to_its_nodes_and_pages() -> None:
+def test_a_record_restricts_containers_to_its_nodes_and_pages() -> None:
     held = held_memory(record(("memory-numa0", "1Gi", "mem"), ("hugepages-2m-numa1", "8Mi", "small")))
     assert (held.nodes, held.binds, held.hugepages) == (CPUSet((0, 1)), True, ((2 * MIB, 8 * MIB),))
     assert [(part.nodes, part.hugepages) for part in held.parts] == [
@@ -29,12 +29,12 @@ def test_a_record_holds_containers_to_its_nodes_and_pages() -> None:
     assert (held.pods, held.shared_in_pod, held.exclusive, held.cpus) == (frozenset({"pod-uid"}), False, True, CPUSet())
 
 
-def test_pages_of_a_size_add_up_and_sizes_do_not() -> None:
+def test_pages_of_one_size_are_added_up_and_sizes_are_not() -> None:
     wants = (("hugepages-2m-numa0", "8Mi", "a"), ("hugepages-2m-numa1", "4Mi", "b"), ("hugepages-1g-numa0", "1Gi", "c"))
     assert held_memory(record(*wants)).hugepages == ((2 * MIB, 12 * MIB), (GIB, GIB))
 
 
-def test_configurations_decide_who_shares_and_whether_nodes_bind() -> None:
+def test_configurations_set_sharing_and_whether_nodes_are_binding() -> None:
     assert held_memory(record(("memory-numa0", "1Gi", "mem"), sharing="pod")).shared_in_pod
     assert not held_memory(record(("memory-numa0", "1Gi", "mem"), policy="preferred")).binds
     assert held_memory(record(("memory-numa0", "1Gi", "mem"), policy="interleave")).binds
@@ -46,7 +46,7 @@ def test_admin_access_holds_nothing() -> None:
     assert (held.nodes, held.exclusive) == (CPUSet(), False)
 
 
-def test_the_pool_names_every_node_and_the_sizes_that_runtimes_can_limit() -> None:
+def test_the_pool_has_all_nodes_and_the_page_sizes_that_runtimes_can_limit() -> None:
     files = {**one_node(), **pages(0, 2048, 4)}
     for more, sizes, unified in (
         ({}, (), False),
@@ -62,7 +62,7 @@ def test_the_pool_names_every_node_and_the_sizes_that_runtimes_can_limit() -> No
     assert memory_pool(read_memory(open_machine("sockets=2,cores=2")), MemoryOptions()).mems == CPUSet((0, 1))
 
 
-def test_of_a_machine_that_was_not_read_nothing_is_enforced() -> None:
+def test_nothing_is_enforced_on_an_unread_machine() -> None:
     pool = unread_memory_pool()
     assert (pool.mems, pool.page_sizes, pool.pins_cpus) == (CPUSet(), (), False)
     assert pool.variable

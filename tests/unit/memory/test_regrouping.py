@@ -1,4 +1,4 @@
-"""Memory is promised once, however devices are grouped: over restarts, with other options, and side by side."""
+"""Memory is granted once, however devices are grouped: over restarts, with other options, and with two instances."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def prepare(instance: NodeClaims, name: str, device: str, size: int, **fields: A
 @pytest.mark.parametrize("kind", ["memory", "hugepages-2m", "hugepages-1g"])
 @pytest.mark.parametrize(("before", "after"), CHANGES)
 @pytest.mark.parametrize("side_by_side", [False, True])
-def test_memory_that_a_claim_holds_is_not_given_again_under_another_grouping(
+def test_memory_of_a_claim_is_not_granted_again_under_another_grouping(
     node: Node,
     kind: str,
     before: MemoryGroupBy,
@@ -102,7 +102,7 @@ def test_memory_that_a_claim_holds_is_not_given_again_under_another_grouping(
     first, device = node.start(before), f"{kind}-{GROUPS[before]}"
     assert isinstance(prepare(first, "a", device, size_of(first, device)), Prepared)
     second = node.start(after) if side_by_side else node.restart(after)
-    # What is left of the machine lies on the other NUMA node, which a claim over both counts against as well.
+    # The rest of the machine is on the other NUMA node; a claim over both nodes counts against it as well.
     again = f"{kind}-{GROUPS[after]}"
     for size in (size_of(second, again), GIB if kind == "hugepages-1g" else 2 << 20):
         answer = prepare(second, "b", again, size)
@@ -115,7 +115,7 @@ def test_memory_that_a_claim_holds_is_not_given_again_under_another_grouping(
 
 
 @pytest.mark.parametrize(("before", "after"), CHANGES)
-def test_what_is_reserved_later_is_not_given_beside_claims(
+def test_memory_that_is_reserved_later_is_not_granted_beside_claims(
     node: Node, before: MemoryGroupBy, after: MemoryGroupBy
 ) -> None:
     first, device = node.start(before), f"memory-{GROUPS[before]}"
@@ -139,7 +139,7 @@ def test_ordinary_memory_and_pages_of_other_sizes_are_not_counted(node: Node) ->
     assert isinstance(prepare(later, "c", "memory-machine", size_of(later, "memory-machine")), Prepared)
 
 
-# As a version wrote them that knew no sources.
+# Written by a version without sources.
 GRANT: dict[str, Any] = {
     "request": "mem",
     "pool": "node",
@@ -174,14 +174,14 @@ def test_records_of_earlier_versions_count(node: Node) -> None:
 
 
 @pytest.mark.parametrize("state", [None, "text", {"nodes": "none"}, {"size": 1}, {"nodes": ""}])
-def test_an_amount_of_which_nobody_knows_what_it_is_of_counts_everywhere(state: Any) -> None:
+def test_an_amount_with_unknown_sources_counts_everywhere(state: Any) -> None:
     plugin = MemoryPlugin(open_machine(TWO_NODES), MemoryOptions())
     (holding,) = holdings(records_of(state), plugin.sources)
     for device in plugin.discover().devices:
         assert holding.amount(plugin.discover().sources_of(device.name)) == 8 * GIB
 
 
-def test_a_policy_that_only_a_later_version_knows_does_not_hide_the_nodes() -> None:
+def test_an_unknown_policy_of_a_later_version_does_not_hide_the_nodes() -> None:
     plugin = MemoryPlugin(open_machine(TWO_NODES), MemoryOptions())
     (holding,) = holdings(records_of({"nodes": "0", "size": 1, "policy": "new", "tier": 2}), plugin.sources)
     assert [holding.amount(plugin.sources("", {"nodes": node}) or ()) for node in "01"] == [8 * GIB, 0]
@@ -209,7 +209,7 @@ def test_claims_of_several_groupings_are_impaired_together(node: Node) -> None:
     assert isinstance(prepare(machine, "b", "hugepages-2m-machine", GIB), Prepared)
     records = machine.records()
     assert messages(MemoryOptions(), TWO_NODES, *records) == []
-    # 512Mi are left of each node: that of numa0 falls short by itself, and both together do.
+    # 512Mi are left of each node: that of numa0 falls short by itself, and so do both together.
     first, second = messages(MemoryOptions(), f"{TWO_NODES},hugepages2m=256", *records)
     assert "hold 1Gi of hugepages-2m-numa0, but the machine has only 512Mi" in first
     assert "hold 2Gi of hugepages-2m-machine, but the machine has only 1Gi" in second

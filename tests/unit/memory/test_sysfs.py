@@ -19,7 +19,7 @@ from tests.fakes.memory import GIB, MIB, node_files, one_node, pages
 HUGE = 2 * MIB
 POOL = f"{NODE}/node0/hugepages/hugepages-2048kB"
 MACHINE_POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
-# Above all pods: cgroup v2 with systemd, cgroup v1, v2 beside v1, and below a cgroupRoot of kubelet.
+# The cgroup above all pods: cgroup v2 with systemd, cgroup v1, v2 beside v1, and below a cgroupRoot of kubelet.
 STATS = (
     "sys/fs/cgroup/kubepods.slice/hugetlb.2MB.numa_stat",
     "sys/fs/cgroup/hugetlb/kubepods/hugetlb.2MB.numa_stat",
@@ -38,14 +38,14 @@ def without(files: dict[str, str], *paths: str) -> dict[str, str]:
 
 
 class TestNodes:
-    def test_a_node_that_is_named_elsewhere_and_has_no_folder_is_said(self) -> None:
+    def test_a_node_that_is_named_elsewhere_without_a_folder_is_reported(self) -> None:
         files = {f"{CPU}/online": "0-1", **node_files(0, "0-1", 4)}
         assert read(files).warnings == ()
         (warning,) = read(files | {f"{NODE}/online": "0-1"}).warnings
         assert warning == f"the NUMA nodes 1 of /{NODE}/online are not known: they have no folder there"
 
     @pytest.mark.parametrize(("all_of_them", "missed"), [("16", True), ("0", False)])
-    def test_huge_pages_that_no_nodes_folder_has_are_missed(self, all_of_them: str, *, missed: bool) -> None:
+    def test_huge_pages_missing_in_the_nodes_folders_are_reported(self, all_of_them: str, *, missed: bool) -> None:
         files = {
             f"{CPU}/online": "0-3",
             **node_files(0, "0-1", 4),
@@ -60,7 +60,7 @@ class TestNodes:
         )
         assert read(files).warnings == ((said,) if missed else ())
 
-    def test_memory_that_may_be_huge_pages_which_a_node_does_not_show_is_not_taken_for_ordinary(self) -> None:
+    def test_memory_that_may_be_hidden_huge_pages_is_not_counted_as_ordinary(self) -> None:
         files = {
             f"{CPU}/online": "0-3",
             **node_files(0, "0-1", 4),
@@ -101,10 +101,10 @@ class TestNodes:
         assert [node.id for node in found.nodes] == [0]
         assert found.warnings == (f"NUMA node 1 is left out: it has no file /{NODE}/node1/meminfo",)
 
-    def test_a_node_without_memory_is_none(self) -> None:
+    def test_a_node_without_memory_is_left_out(self) -> None:
         assert [node.id for node in read({**one_node(), **node_files(1, "2-3", 0)}).nodes] == [0]
 
-    def test_a_node_without_memory_lacks_no_huge_pages(self) -> None:
+    def test_a_node_without_memory_is_not_missing_huge_pages(self) -> None:
         pool = {f"{MACHINE_POOL}/nr_hugepages": "16", f"{MACHINE_POOL}/resv_hugepages": "0"}
         found = read({**one_node(), **pages(0, 2048, 16), **node_files(1, "2-3", 0), **pool})
         assert (found.warnings, found.unseen_pages) == ((), frozenset())
@@ -125,7 +125,7 @@ class TestNodes:
         (node,) = read(files).nodes
         assert (node.id, node.total, node.pools, node.cpus) == (0, 2 * GIB, {HUGE: PagePool(4)}, True)
 
-    def test_a_capture_has_the_memory_of_a_machine_without_numa(self) -> None:
+    def test_a_capture_of_a_machine_without_numa_has_its_memory(self) -> None:
         names = ("nr", "free", "surplus", "resv")
         files = {
             f"{CPU}/online": "0-1",
@@ -140,7 +140,7 @@ class TestNodes:
         with pytest.raises(MachineError, match="neither /sys/devices/system/node nor /proc/meminfo says"):
             read({f"{CPU}/online": "0-1"})
 
-    def test_a_machine_whose_sysfs_is_not_seen_is_not_taken_for_one_without_numa(self) -> None:
+    def test_a_machine_without_a_visible_sysfs_is_not_taken_for_one_without_numa(self) -> None:
         with pytest.raises(MachineError, match="so the NUMA nodes are not known"):
             read({"proc/meminfo": "MemTotal:        2097152 kB\n"})
 
@@ -190,7 +190,7 @@ class TestHugePages:
             read({**one_node(), **pages(0, 2048, 4), f"{POOL}/{name}": text})
 
     @pytest.mark.parametrize("stat", STATS)
-    def test_pages_in_use_outside_pods_are_others(self, stat: str) -> None:
+    def test_pages_in_use_outside_pods_belong_to_others(self, stat: str) -> None:
         files = {**one_node(), **pages(0, 2048, 10, free=4), stat: f"total={4 * HUGE} N0={4 * HUGE}\n"}
         assert read(files).nodes[0].pools[HUGE] == PagePool(10, others=2)
 
@@ -199,7 +199,7 @@ class TestHugePages:
         files = {**one_node(), **pages(0, 2048, 10, free=4), STATS[1]: text}
         assert read(files).nodes[0].pools[HUGE] == PagePool(10)
 
-    def test_pages_that_are_promised_outside_pods_are_kept_back_on_each_node_that_has_them_free(self) -> None:
+    def test_pages_reserved_outside_pods_are_kept_back_on_each_node_with_free_ones(self) -> None:
         files = {
             **one_node(),
             **pages(0, 2048, 10),
@@ -218,7 +218,7 @@ class TestHugePages:
             ("sys/fs/cgroup/hugetlb/docker/1/kubelet/kubepods", "rsvd.usage_in_bytes", "usage_in_bytes"),
         ],
     )
-    def test_pages_that_pods_were_promised_are_theirs_to_have(self, folder: str, promised: str, used: str) -> None:
+    def test_pages_reserved_by_pods_stay_available_to_them(self, folder: str, promised: str, used: str) -> None:
         files = {
             **one_node(),
             **pages(0, 2048, 10),
@@ -230,7 +230,7 @@ class TestHugePages:
         assert read(files).nodes[0].pools[HUGE] == PagePool(10, others=1)
         assert read(without(files, f"{folder}/hugetlb.2MB.{used}")).nodes[0].pools[HUGE] == PagePool(10, others=5)
 
-    def test_without_the_number_of_promised_pages_all_may_be_promised(self) -> None:
+    def test_without_the_number_of_reserved_pages_all_may_be_reserved(self) -> None:
         files = {**one_node(), **pages(0, 2048, 4), f"{MACHINE_POOL}/nr_hugepages": "4"}
         found = read(files)
         assert found.nodes[0].pools[HUGE] == PagePool(4, others=4)
@@ -241,7 +241,7 @@ class TestHugePages:
         )
 
     @pytest.mark.parametrize("stat", [None, "", "total=0", "N1=4", "N0=x"])
-    def test_where_no_cgroup_says_whose_pages_are_in_use_they_are_others(self, stat: str | None) -> None:
+    def test_pages_in_use_belong_to_others_if_no_cgroup_says_whose_they_are(self, stat: str | None) -> None:
         files = {**one_node(), **pages(0, 2048, 10, free=4)}
         found = read(files if stat is None else {**files, STATS[0]: stat})
         assert found.nodes[0].pools[HUGE] == PagePool(10, others=6)
@@ -258,7 +258,7 @@ class TestHugePages:
 
 
 class TestPlaces:
-    def test_sockets_and_near_nodes_are_those_of_the_machine(self) -> None:
+    def test_sockets_and_near_nodes_are_read(self) -> None:
         nodes = read_memory(open_machine("sockets=2,numa=2,cores=2")).nodes
         assert [(node.socket, node.near) for node in nodes] == [(0, (1,)), (0, (0,)), (1, (3,)), (1, (2,))]
 
@@ -275,8 +275,8 @@ class TestPlaces:
         }
         assert [(node.socket, node.near) for node in read(files).nodes] == [(0, (1,)), (None, (0,))]
 
-    def test_memory_without_cpus_is_near_none_and_in_the_way_of_none(self) -> None:
-        # Two nodes of a socket, and memory that is attached by CXL, nearer to each than the other.
+    def test_memory_without_cpus_does_not_count_for_nearness(self) -> None:
+        # Two nodes of a socket, and memory attached by CXL that is nearer to each of them than the other.
         files = {
             **one_node(distance="10 20 14"),
             **node_files(1, "2-3", distance="20 10 16"),
@@ -287,7 +287,7 @@ class TestPlaces:
         }
         assert [node.near for node in read(files).nodes][:2] == [(1,), (0,)]
 
-    def test_distances_of_sparse_nodes_stand_in_the_order_of_those_online(self) -> None:
+    def test_distances_of_sparse_nodes_are_in_the_order_of_online_nodes(self) -> None:
         files = {
             f"{NODE}/online": "0,8",
             **node_files(0, "0-1", distance="10 40"),
@@ -296,7 +296,7 @@ class TestPlaces:
         assert [node.near for node in read(files).nodes] == [(8,), (0,)]
 
     @pytest.mark.parametrize("distance", ["", "10", "10 x", "10 20 30"])
-    def test_distances_that_cannot_be_understood_name_no_near_node(self, distance: str) -> None:
+    def test_invalid_distances_give_no_near_node(self, distance: str) -> None:
         files = {**node_files(0, "0-1", distance=distance), **node_files(1, "2-3"), f"{NODE}/online": "0-1"}
         assert [node.near for node in read(files).nodes] == [(), ()]
 
@@ -316,7 +316,7 @@ class TestPlaces:
 
 
 class Broken:
-    """A machine of which one file cannot be read, or one folder."""
+    """A machine with one unreadable file or folder."""
 
     def __init__(self, root: ConfinedRoot, path: str) -> None:
         self._root, self._path = root, path
@@ -336,7 +336,7 @@ class Broken:
 
 
 class Exiting(Broken):
-    """A machine on which a pod frees 4 pages after the number of free ones is read, or takes them before."""
+    """A machine on which a pod frees 4 pages after the number of free pages is read, or takes them before."""
 
     exits = True
 
@@ -349,14 +349,14 @@ class Exiting(Broken):
 
 
 @pytest.mark.parametrize("exits", [True, False])
-def test_what_a_pod_frees_or_takes_meanwhile_is_not_taken_for_others(*, exits: bool) -> None:
+def test_pages_that_a_pod_frees_or_takes_during_the_read_do_not_count_for_others(*, exits: bool) -> None:
     root = Exiting(machine({**one_node(), **pages(0, 2048, 10, free=6), STATS[0]: ""}), f"{POOL}/free_hugepages")
     root.exits = exits
     assert read_memory(root).nodes[0].pools[HUGE] == PagePool(10)  # type: ignore[arg-type] # it has what a root has
 
 
 class Mapping(Broken):
-    """A machine on which a pod maps 4 pages while the number of promised ones is read, or touches them before."""
+    """A machine on which a pod maps 4 pages while the number of reserved ones is read, or touches them before."""
 
     maps = True
 
@@ -370,7 +370,7 @@ class Mapping(Broken):
 
 
 @pytest.mark.parametrize("maps", [True, False])
-def test_what_a_pod_maps_or_touches_meanwhile_is_not_taken_for_others(*, maps: bool) -> None:
+def test_pages_that_a_pod_maps_or_touches_during_the_read_do_not_count_for_others(*, maps: bool) -> None:
     whole = machine(
         {
             **one_node(),
@@ -399,7 +399,7 @@ def test_what_a_pod_maps_or_touches_meanwhile_is_not_taken_for_others(*, maps: b
         f"{CPU}/online",
     ],
 )
-def test_what_is_there_and_cannot_be_read_is_refused_with_its_name(path: str) -> None:
+def test_an_existing_unreadable_file_is_refused_with_its_name(path: str) -> None:
     whole = machine({**one_node(), **pages(0, 2048, 4), f"{MACHINE_POOL}/nr_hugepages": "4"})
     with pytest.raises(MachineError, match=f"/{path} cannot be read: "):
         read_memory(Broken(whole, path))  # type: ignore[arg-type] # it has what a root has

@@ -1,4 +1,4 @@
-"""CPUCounters of the kernel, read from texts of real machines, and what they say of a claim's CPUs."""
+"""The kernel's CPU counters, parsed from texts of real machines, and what they mean for a claim's CPUs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_interrupts_are_counted_by_cpu_and_named_by_device() -> None:
     }
 
 
-def test_time_is_the_schedulers_and_else_that_of_ticks() -> None:
+def test_time_is_the_schedulers_or_else_that_of_ticks() -> None:
     both = cpu_counters("", SCHEDSTAT, STAT)
     assert (both.source, both.busy) == ("schedstat", {0: 2.0, 1: 0.5, 3: 0.0})
     ticks = cpu_counters("", "", STAT)
@@ -48,7 +48,7 @@ def test_time_is_the_schedulers_and_else_that_of_ticks() -> None:
     assert cpu_counters("", "version 15\n", "").source == ""
 
 
-def test_what_happened_on_a_claims_cpus_counts_since_it_began() -> None:
+def test_events_on_a_claims_cpus_count_since_it_began() -> None:
     begun = cpu_counters(INTERRUPTS, SCHEDSTAT, STAT).begin(cpus("1,3"))
     fired = {"24": 7, "36": 7460926, "LOC": 12040336, "IPI0": 5}
     assert begun == Begun(interrupts=fired, busy=0.5, source="schedstat")
@@ -63,14 +63,14 @@ def test_what_happened_on_a_claims_cpus_counts_since_it_began() -> None:
     assert (found.count, found.busy) == (6, 0.25)
 
 
-def test_an_interrupt_that_came_later_counts_from_nothing_and_one_that_went_counts_no_more() -> None:
+def test_a_new_interrupt_counts_from_zero_and_a_removed_one_is_not_counted() -> None:
     begun = Begun(interrupts={"99": 5}, busy=1.0, source="stat")
     found = cpu_counters(INTERRUPTS, SCHEDSTAT, STAT).since(begun, CLAIM, cpus("3"))
     assert found.interrupts == {"24 ACPI:Ged": 7, "36 virtio1-req.0": 2}
     assert found.busy is None, "another file says other things"
 
 
-def test_an_interrupt_number_that_another_device_has_now_counts_from_nothing() -> None:
+def test_an_interrupt_number_that_another_device_has_now_counts_from_zero() -> None:
     begun = Begun(interrupts={"36": 9})
     assert cpu_counters(INTERRUPTS, "", "").since(begun, CLAIM, cpus("3")).interrupts == {
         "24 ACPI:Ged": 7,
@@ -78,9 +78,9 @@ def test_an_interrupt_number_that_another_device_has_now_counts_from_nothing() -
     }
 
 
-def test_what_the_kernel_does_not_show_of_all_cpus_is_not_known() -> None:
+def test_counters_that_the_kernel_lacks_for_some_cpus_are_unknown() -> None:
     now = cpu_counters(INTERRUPTS, SCHEDSTAT, STAT)
-    # CPU 2 is offline, and of CPU 3 it was not known at the beginning.
+    # CPU 2 is offline, and CPU 3 was unknown at the beginning.
     for begun, held in ((now.begin(cpus("1")), "1-2"), (now.begin(cpus("2-3")), "3"), (Begun(busy=0.5), "1")):
         found = now.since(begun, CLAIM, cpus(held))
         assert (found.interrupts, found.kernel, found.count, found.busy) == (None, None, None, None)
@@ -89,7 +89,7 @@ def test_what_the_kernel_does_not_show_of_all_cpus_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n", "no table\n", "CPU0\nx\n", "           CPU0 CPU1\n 24: 1\n 25: a b\n\n"])
-def test_what_is_no_table_counts_nothing(text: str) -> None:
+def test_text_that_is_not_a_table_counts_nothing(text: str) -> None:
     now = cpu_counters(text, text, text)
     assert now.interrupts == {}
     found = now.since(now.begin(cpus("0")), CLAIM, cpus("0"))

@@ -1,4 +1,4 @@
-"""Containers whose cgroups become partitions of cgroup v2, on a kernel that lets them or says why not."""
+"""Containers whose cgroups become cgroup v2 partitions, on a kernel that permits them or says why not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INVALID = "isolated invalid (Parent is not a partition root)"
 
 
 class PartitioningKernel(Kernel):
-    """Grants a partition whose CPUs are in `cpuset.cpus.exclusive` of all cgroups above, as Linux 6.7 does."""
+    """Grants a partition if its CPUs are in `cpuset.cpus.exclusive` of all parent cgroups, as Linux 6.7 does."""
 
     def __init__(self, *, remote: bool = True) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def exclusive(kernel: Kernel) -> list[str]:
     return [kernel.files[f"{folder}/cpuset.cpus.exclusive"] for folder in (SLICE, PODS)]
 
 
-def test_the_claims_container_is_a_partition_and_no_other_is() -> None:
+def test_only_the_claims_container_becomes_a_partition() -> None:
     kernel = PartitioningKernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([record()], notes)
@@ -68,7 +68,7 @@ def test_the_claims_container_is_a_partition_and_no_other_is() -> None:
     assert kernel.written == []
 
 
-def test_what_the_cgroups_above_granted_is_taken_back_with_the_claim() -> None:
+def test_exclusive_cpus_of_parent_cgroups_are_taken_back_with_the_claim() -> None:
     kernel = PartitioningKernel()
     kernel.files[f"{SLICE}/cpuset.cpus.exclusive"] = "7"
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
@@ -82,7 +82,7 @@ def test_what_the_cgroups_above_granted_is_taken_back_with_the_claim() -> None:
     assert notes.document is None
 
 
-def test_a_container_that_has_not_started_costs_nothing() -> None:
+def test_a_container_that_has_not_started_is_left_unchanged() -> None:
     kernel = PartitioningKernel()
     kernel.remove(PODS)
     tuner = Tuner(kernel)
@@ -108,7 +108,7 @@ def test_a_container_of_two_claims_is_one_partition() -> None:
     assert not tuner.remaining
 
 
-def test_a_container_that_runs_on_other_cpus_too_is_said_to_be_no_partition() -> None:
+def test_a_container_that_also_runs_on_other_cpus_is_reported_as_no_partition() -> None:
     kernel = PartitioningKernel()
     kernel.files[f"{CONTAINER}/cpuset.cpus"] = "2-4"
     tuner = Tuner(kernel)
@@ -119,7 +119,7 @@ def test_a_container_that_runs_on_other_cpus_too_is_said_to_be_no_partition() ->
     assert tuner.remaining == (f"the container in /{CONTAINER} is not a partition: {said}",)
 
 
-def test_a_kernel_that_grants_none_says_why() -> None:
+def test_the_kernels_reason_for_refusing_a_partition_is_reported() -> None:
     kernel = PartitioningKernel(remote=False)
     tuner = Tuner(kernel)
     tuner.tune([record()], MemoryNotes(kernel))
@@ -129,7 +129,7 @@ def test_a_kernel_that_grants_none_says_why() -> None:
 @pytest.mark.parametrize(
     ("number", "reason"), [(errno.EINVAL, os.strerror(errno.EINVAL)), (None, "there is no cpuset.cpus.partition")]
 )
-def test_a_cgroup_that_cannot_be_one_is_said_and_is_no_failure(number: int | None, reason: str) -> None:
+def test_a_cgroup_that_cannot_be_a_partition_is_reported_without_failing(number: int | None, reason: str) -> None:
     kernel = PartitioningKernel()
     state = f"{CONTAINER}/cpuset.cpus.partition"
     if number is None:
@@ -153,7 +153,7 @@ def test_a_cgroup_that_cannot_be_one_is_said_and_is_no_failure(number: int | Non
         ),
     ],
 )
-def test_partitions_stay_while_their_cgroups_cannot_be_read_and_that_is_said(
+def test_partitions_stay_while_their_cgroups_cannot_be_read_which_is_reported(
     unread: str, what: str, error: int
 ) -> None:
     kernel = PartitioningKernel()

@@ -1,4 +1,4 @@
-"""What settings are while claims want quiet CPUs, and what they come back to, whatever happens in between."""
+"""The values of settings while claims want quiet CPUs, and how they are restored, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def written(tuned: Tuning) -> list[str]:
     [
         (Kind.INTERRUPT, "0-7", "2-3", "0-1,4-7"),
         (Kind.INTERRUPT, "0-1", "2-3", "0-1"),
-        # One that is offline may come back.
+        # An offline CPU may come back.
         (Kind.INTERRUPT, "0-7,9", "2-3", "0-1,4-7,9"),
         (Kind.INTERRUPT, "2", "2-3", "0-1,4-7"),
-        # CPU 9 is offline: the kernel takes no interrupt's CPUs of which none is online.
+        # CPU 9 is offline: the kernel refuses an affinity without an online CPU.
         (Kind.INTERRUPT, "2,9", "2-3", "0-1,4-7"),
         (Kind.NEW_INTERRUPTS, "0-7", "0", "1-7"),
         (Kind.WORKQUEUE, "2", "2", "0-1,3-7"),
@@ -66,7 +66,7 @@ def test_a_setting_is_its_original_without_the_quiet_cpus(kind: Kind, original: 
     assert str(goal(kind, cpus(original), machine(quiet))) == expected
 
 
-def test_what_has_to_go_elsewhere_goes_to_the_reserved_cpus() -> None:
+def test_interrupts_without_another_cpu_go_to_the_reserved_cpus() -> None:
     assert str(goal(Kind.INTERRUPT, cpus("2"), machine("2", reserved="0-1"))) == "0-1"
     assert str(goal(Kind.INTERRUPT, cpus("0"), machine("0-1", reserved="0-1"))) == "2-7"
 
@@ -78,11 +78,11 @@ def test_a_change_is_noted_with_the_values_before_and_after() -> None:
     assert tuned.notes == TuningNotes(boot="b", settings={FILE: known})
 
 
-def test_what_is_right_is_neither_written_nor_noted() -> None:
+def test_a_correct_setting_is_neither_written_nor_noted() -> None:
     assert tuning([setting("0-1")], TuningNotes(), machine("2")) == Tuning(TuningNotes())
 
 
-def test_what_the_kernel_refused_is_not_tried_again_until_its_claim_has_gone() -> None:
+def test_a_refused_change_is_not_tried_again_until_its_claim_ends() -> None:
     tuned = tuning([setting("2")], TuningNotes(), machine("2"))
     kept = noted_after(tuned, {FILE: setting("2")}, {FILE: "Input/output error"})
     assert kept.settings[FILE].refused == "Input/output error"
@@ -90,24 +90,24 @@ def test_what_the_kernel_refused_is_not_tried_again_until_its_claim_has_gone() -
     assert tuning([setting("2")], kept, machine("3")) == Tuning(TuningNotes())
 
 
-def test_a_value_that_the_kernel_changed_on_writing_is_known_as_ours() -> None:
+def test_a_value_that_the_kernel_adjusted_is_recognized_as_ours() -> None:
     tuned = tuning([setting("0-7")], TuningNotes(), machine("2"))
     kept = noted_after(tuned, {FILE: setting("0")}, {})
     assert tuning([setting("0")], kept, machine("")).writes[0].cpus == cpus("0-7")
 
 
 @pytest.mark.parametrize("document", [None, {"boot": "earlier", "settings": {}}, {"settings": 3}, ["x"], "x"])
-def test_notes_of_another_boot_and_notes_that_are_none_say_nothing(document: object) -> None:
+def test_notes_of_another_boot_and_invalid_notes_are_ignored(document: object) -> None:
     assert TuningNotes.read(document, "now") == TuningNotes(boot="now")
 
 
 @pytest.mark.parametrize("noted", [3, {FILE: {"original": ["0-7"]}}, {FILE: {"original": "all"}}, {FILE: {}}])
-def test_notes_of_this_boot_that_cannot_be_understood_are_not_taken_for_none(noted: object) -> None:
+def test_unreadable_notes_of_this_boot_are_not_taken_for_none(noted: object) -> None:
     with pytest.raises(DocumentError, match="settings"):
         TuningNotes.read({"boot": "now", "settings": noted}, "now")
 
 
-def test_notes_are_read_as_they_were_first_written_on_disk() -> None:
+def test_notes_in_the_first_format_are_read() -> None:
     document = {
         "boot": "now",
         "settings": {FILE: {"original": "0-7", "given": ["0-7", "0-1"], "owner": "eth0", "refused": "no"}},
@@ -119,6 +119,6 @@ def test_notes_are_read_as_they_were_first_written_on_disk() -> None:
 
 
 @pytest.mark.parametrize("listed", ["", "0", "0-31", "31-32", "0,63-64,1023"])
-def test_a_mask_is_written_as_the_kernel_reads_it(listed: str) -> None:
+def test_a_mask_is_written_in_the_kernels_format(listed: str) -> None:
     assert CPUSet.parse_mask(mask_text(cpus(listed))) == cpus(listed)
     assert all(len(word) == 8 for word in mask_text(cpus(listed)).split(","))

@@ -1,4 +1,4 @@
-"""Settings on a machine whose kernel answers as Linux does."""
+"""Settings on a machine whose kernel behaves like Linux."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BEFORE = ["0-7", "2", "5", "ff", "ff", "0c", "00", ""]
 A, B = quiet_record("a", "2-3"), quiet_record("b", "5")
 
 
-def test_everything_leaves_the_cpus_of_a_claim_and_comes_back() -> None:
+def test_all_settings_leave_a_claims_cpus_and_are_restored() -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([A], notes)
@@ -46,7 +46,7 @@ def test_everything_leaves_the_cpus_of_a_claim_and_comes_back() -> None:
     assert notes.document is None
 
 
-def test_packet_steering_wants_a_right_of_its_own() -> None:
+def test_packet_steering_needs_a_separate_permission() -> None:
     kernel = Kernel()
     kernel.refuses[RPS] = errno.EPERM
     with pytest.raises(ClaimError, match="rps_cpus cannot be written: Operation not permitted"):
@@ -54,7 +54,7 @@ def test_packet_steering_wants_a_right_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EPERM])
-def test_interrupts_that_the_kernel_places_itself_stay_and_are_said(
+def test_interrupts_that_the_kernel_places_itself_stay_and_are_reported(
     number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -72,7 +72,7 @@ def test_interrupts_that_the_kernel_places_itself_stay_and_are_said(
     assert notes.document is None
 
 
-def test_an_interrupt_for_which_there_is_no_vector_now_is_tried_again() -> None:
+def test_an_interrupt_without_a_free_vector_is_tried_again() -> None:
     kernel = Kernel()
     kernel.refuses[interrupt(24)] = errno.ENOSPC
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
@@ -85,14 +85,14 @@ def test_an_interrupt_for_which_there_is_no_vector_now_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
-def test_a_machine_that_takes_no_writes_is_refused(number: int) -> None:
+def test_a_read_only_machine_is_refused(number: int) -> None:
     kernel = Kernel()
     kernel.refuses = dict.fromkeys(ALL, number)
     with pytest.raises(ClaimError, match=r"smp_affinity_list cannot be written: .*components/isolation"):
         Tuner(kernel).tune([A], MemoryNotes(kernel))
 
 
-def test_what_can_be_put_back_is_put_back_though_something_cannot() -> None:
+def test_settings_are_restored_even_if_one_of_them_cannot_be() -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([A], notes)
@@ -106,7 +106,7 @@ def test_what_can_be_put_back_is_put_back_though_something_cannot() -> None:
     assert notes.document is None
 
 
-def test_what_cannot_be_put_back_is_said_and_stays_on_record(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_setting_that_cannot_be_restored_is_reported_and_stays_on_record(caplog: pytest.LogCaptureFixture) -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([A], notes)
@@ -145,7 +145,9 @@ def test_notes_of_another_version_are_not_forgotten() -> None:
         ("run/systemd/machine.slice", "", "machine.slice"),
     ],
 )
-def test_what_a_later_version_changed_stays_on_record_and_is_said(path: str, original: str, what: str) -> None:
+def test_unknown_settings_of_a_later_version_stay_on_record_and_are_reported(
+    path: str, original: str, what: str
+) -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([A], notes)
@@ -163,7 +165,7 @@ def test_what_a_later_version_changed_stays_on_record_and_is_said(path: str, ori
     assert list(notes.document["settings"]) == [path]
 
 
-def test_a_claim_whose_record_is_of_another_version_is_named_and_its_disturbances_are_not_known() -> None:
+def test_a_claim_recorded_by_another_version_is_named_and_has_unknown_disturbances() -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     later = quiet_record("later", "5", isolation="of a later version")
@@ -176,16 +178,16 @@ def test_a_claim_whose_record_is_of_another_version_is_named_and_its_disturbance
 @pytest.mark.parametrize(
     ("begins", "ends"),
     [
-        # On the CPUs of new interrupts, those of them that are online, or near its device.
+        # On the online CPUs of new interrupts, or near its device.
         ("0-1,4-7", "0-7"),
         ("0-1,4-6", "0-6"),
         ("0-1", "0-3"),
-        # Its driver has said otherwise.
+        # Its driver has set another affinity.
         ("5", "5"),
         ("0,4", "0,4"),
     ],
 )
-def test_an_interrupt_that_came_later_is_in_the_end_where_it_would_have_begun(begins: str, ends: str) -> None:
+def test_a_later_interrupt_ends_where_it_would_have_begun_without_claims(begins: str, ends: str) -> None:
     kernel = Kernel()
     for node, near in enumerate(("0-3", "4-7")):
         kernel.files[f"sys/devices/system/node/node{node}/cpulist"] = near
@@ -200,7 +202,7 @@ def test_an_interrupt_that_came_later_is_in_the_end_where_it_would_have_begun(be
     assert notes.document is None
 
 
-def test_an_interrupt_that_was_there_before_keeps_what_looks_like_that_of_a_later_one() -> None:
+def test_an_earlier_interrupt_keeps_an_affinity_that_looks_like_a_later_ones() -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     kernel.files |= {interrupt(40): "0-1,4-7", f"{IRQ}/40/eth1/.": ""}
@@ -214,7 +216,7 @@ def test_an_interrupt_that_was_there_before_keeps_what_looks_like_that_of_a_late
     assert kernel.files[interrupt(40)] == "0-1,4-7"
 
 
-def test_notes_of_a_version_that_did_not_list_interrupts_make_none_a_later_one() -> None:
+def test_no_interrupt_is_later_by_notes_of_a_version_that_did_not_list_them() -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     kernel.files |= {interrupt(40): "0-1,4-7", f"{IRQ}/40/eth1/.": ""}
@@ -225,7 +227,7 @@ def test_notes_of_a_version_that_did_not_list_interrupts_make_none_a_later_one()
     assert kernel.files[interrupt(40)] == "0-1,4-7"
 
 
-def test_an_interrupt_that_came_later_and_is_the_kernels_own_to_place_is_forgotten() -> None:
+def test_a_later_interrupt_that_the_kernel_places_itself_is_forgotten() -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([A], notes)
@@ -236,7 +238,7 @@ def test_an_interrupt_that_came_later_and_is_the_kernels_own_to_place_is_forgott
     assert (kernel.files[interrupt(40)], notes.document) == ("0-1,4-7", None)
 
 
-def test_what_somebody_else_puts_back_is_moved_again_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_that_somebody_else_resets_are_changed_again_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([A], notes)
@@ -245,7 +247,7 @@ def test_what_somebody_else_puts_back_is_moved_again_and_logged(caplog: pytest.L
     assert values(kernel, (interrupt(24), interrupt(26))) == ["0-1,4-7", "7"]
     (said,) = (record.getMessage() for record in caplog.records)
     assert said.startswith("cpus=2-3: another program has put interrupt 24 (eth0) there again (1 in total)")
-    # A device that has the number now was put there by nobody.
+    # A device that now has the number was not moved by anybody.
     kernel.remove(f"{IRQ}/25")
     kernel.files |= {interrupt(25): "0-7", f"{IRQ}/25/eth2/.": ""}
     tuner.tune([A], notes)
@@ -276,7 +278,7 @@ def test_without_proc_irq_nothing_is_promised() -> None:
         ),
     ],
 )
-def test_what_the_machine_does_not_have_is_said(gone: str, sentence: str) -> None:
+def test_settings_that_the_machine_lacks_are_reported(gone: str, sentence: str) -> None:
     kernel = Kernel()
     kernel.files["sys/fs/cgroup/system.slice/cgroup.procs"] = ""
     del kernel.files[gone]
@@ -290,7 +292,7 @@ def test_what_the_machine_does_not_have_is_said(gone: str, sentence: str) -> Non
     ("path", "text"),
     [(interrupt(24), "what"), (DEFAULT, "what"), (DEFAULT, ""), (WORKQUEUE, "what"), (WORKQUEUE, "")],
 )
-def test_what_does_not_read_as_cpus_is_said(path: str, text: str) -> None:
+def test_settings_that_are_no_cpu_lists_are_reported(path: str, text: str) -> None:
     kernel = Kernel()
     kernel.files[path] = text
     tuner = Tuner(kernel)
@@ -310,7 +312,7 @@ def test_what_does_not_read_as_cpus_is_said(path: str, text: str) -> None:
         ("sys/class/net/eth0/queues", "the packets of network devices stay, because /sys/class/net/eth0/queues cannot"),
     ],
 )
-def test_what_cannot_be_read_is_said(hidden: str, sentence: str, error: int) -> None:
+def test_unreadable_settings_are_reported(hidden: str, sentence: str, error: int) -> None:
     kernel = Kernel()
     before = dict(kernel.files)
     kernel.unread[hidden] = error
@@ -322,7 +324,7 @@ def test_what_cannot_be_read_is_said(hidden: str, sentence: str, error: int) -> 
     assert kernel.files == before | {SYSTEM: "0-7"}
 
 
-def test_an_interrupt_without_a_list_is_said_if_it_has_a_device() -> None:
+def test_an_interrupt_without_an_affinity_is_reported_if_it_has_a_device() -> None:
     kernel = Kernel()
     del kernel.files[interrupt(24)]
     kernel.files[f"{IRQ}/27/spurious"] = ""
@@ -331,7 +333,7 @@ def test_an_interrupt_without_a_list_is_said_if_it_has_a_device() -> None:
     assert tuner.remaining == (f"interrupt 24 (eth0) stays, because there is no /{interrupt(24)}",)
 
 
-def test_the_affinity_of_new_interrupts_is_none_of_an_interrupt() -> None:
+def test_the_default_affinity_is_not_an_interrupt() -> None:
     kernel = Kernel()
     kernel.refuses[DEFAULT] = errno.ENOSPC
     tuner = Tuner(kernel)
@@ -339,7 +341,7 @@ def test_the_affinity_of_new_interrupts_is_none_of_an_interrupt() -> None:
     assert tuner.remaining == (f"/{DEFAULT} stays where it is: the kernel says No space left on device",)
 
 
-def test_an_interrupt_that_is_refused_once_it_was_moved_is_tried_again_and_goes_back() -> None:
+def test_a_moved_interrupt_that_is_refused_later_is_retried_and_restored() -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([A], notes)
@@ -372,7 +374,7 @@ def test_a_slice_with_pods_keeps_its_cpus(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["sys/fs/cgroup/system.slice", "sys/fs/cgroup/system.slice/k3s.service"])
-def test_a_slice_that_cannot_be_looked_into_keeps_its_cpus(folder: str) -> None:
+def test_a_slice_that_cannot_be_read_keeps_its_cpus(folder: str) -> None:
     kernel = Kernel()
     kernel.files["sys/fs/cgroup/system.slice/k3s.service/kubepods/cgroup.procs"] = ""
     kernel.unread[folder] = errno.EACCES
@@ -401,7 +403,7 @@ def test_a_slice_in_which_pods_appear_gets_its_cpus_back() -> None:
 
 @pytest.mark.parametrize("path", [interrupt(24), f"{IRQ}/24", RPS, DEFAULT, SYSTEM])
 @pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
-def test_what_cannot_be_read_for_a_while_is_put_back_afterwards(path: str, error: int) -> None:
+def test_a_temporarily_unreadable_setting_is_restored_afterwards(path: str, error: int) -> None:
     kernel = Kernel()
     before = dict(kernel.files)
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
@@ -417,7 +419,7 @@ def test_what_cannot_be_read_for_a_while_is_put_back_afterwards(path: str, error
     assert notes.document is None
 
 
-def test_what_cannot_be_read_again_after_it_was_written_stays_on_record() -> None:
+def test_a_setting_that_is_unreadable_after_its_write_stays_on_record() -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     write = kernel.write
@@ -432,7 +434,7 @@ def test_what_cannot_be_read_again_after_it_was_written_stays_on_record() -> Non
     assert notes.document["settings"][interrupt(24)]["original"] == "0-7"
 
 
-def test_network_devices_that_cannot_be_listed_are_said() -> None:
+def test_network_devices_that_cannot_be_listed_are_reported() -> None:
     kernel = Kernel()
     kernel.unread["sys/class/net"] = errno.EACCES
     tuner = Tuner(kernel)
@@ -442,14 +444,14 @@ def test_network_devices_that_cannot_be_listed_are_said() -> None:
     )
 
 
-def test_a_kubelet_service_is_no_pod() -> None:
+def test_a_kubelet_service_is_not_a_pod() -> None:
     kernel = Kernel()
     kernel.files["sys/fs/cgroup/system.slice/kubelet.service/cgroup.procs"] = ""
     Tuner(kernel).tune([A], MemoryNotes(kernel))
     assert kernel.files[SYSTEM] == "0-1,4-7"
 
 
-def test_cpus_that_go_offline_under_a_claim_keep_no_other_from_ending(caplog: pytest.LogCaptureFixture) -> None:
+def test_offline_cpus_of_a_claim_do_not_prevent_the_end_of_another(caplog: pytest.LogCaptureFixture) -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([A, B], notes)
@@ -465,7 +467,7 @@ def test_cpus_that_go_offline_under_a_claim_keep_no_other_from_ending(caplog: py
     assert values(kernel, ALL) == BEFORE
 
 
-def test_a_kernel_that_does_not_say_what_is_online_is_refused() -> None:
+def test_a_kernel_without_a_list_of_online_cpus_is_refused() -> None:
     kernel = Kernel()
     del kernel.files[ONLINE]
     with pytest.raises(ClaimError, match="does not report which CPUs are online"):
@@ -480,7 +482,7 @@ def fired(kernel: Kernel, count: int, ticks: int) -> None:
     kernel.files[STAT] = f"cpu2 {ticks} 0 0 5\ncpu3 0 0 0 5"
 
 
-def test_what_disturbs_a_claim_counts_from_its_beginning_to_its_end() -> None:
+def test_disturbances_of_a_claim_count_from_its_start_to_its_end() -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     fired(kernel, 10, 100)
@@ -499,7 +501,7 @@ def test_what_disturbs_a_claim_counts_from_its_beginning_to_its_end() -> None:
         assert (found.claim, found.count, found.busy) == (A.ref, None, None), "when it began is not known"
 
 
-def test_where_it_is_not_known_which_boot_this_is_nothing_is_forgotten() -> None:
+def test_nothing_is_forgotten_if_the_boot_id_is_unknown() -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([A], notes)
