@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dranode.api.errors import DocumentError, capitalized, number_of
+from dranode.api.errors import DocumentError, number_of
 from dranode.api.resource import ResourceSliceSpec
 from dranode.sim.cluster.node_kinds import NodeKind, node_of, slice_template, stamped
 from dranode.sim.fit.choice import no_choice
@@ -145,7 +145,7 @@ def _message_for_one_node(scheduler: Scheduler, state: ClusterState, demand: Pod
     refusals = {name: refusal for name, refusal in placement.refusals.items() if name == node}
     cases = scheduler.cases(state, demand, refusals)
     choice = no_choice(demand.pod.key, placement.problem, cases, 1, everywhere=placement.everywhere)
-    details = (f"{capitalized(group.detail)}." for group in choice.groups if group.detail)
+    details = (f"{group.detail}." for group in choice.groups if group.detail)
     return " ".join((choice.message, *details))
 
 

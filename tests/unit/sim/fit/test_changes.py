@@ -331,6 +331,13 @@ def test_a_machine_of_a_catalog_takes_what_fits_on_it() -> None:
     assert additions(questions, with_gpus, without) == [("gpu", 2, 1), ("cpu", 0, 4)]
 
 
+def test_what_an_added_node_has_against_a_pod_is_written_as_on_the_node() -> None:
+    taint = {"key": "dedicated", "value": "x", "effect": "NoSchedule"}
+    questions = questions_of(node_document("a", taints=[taint]), pod_document("w"))
+    (made,) = additions_for(questions, questions.state, [waiting(questions, "w")], [model_like("a", questions.dump)])
+    assert made.unplaced["default/w"].endswith(" untolerated taint(s). dedicated=x:NoSchedule.")
+
+
 def test_a_machine_that_does_not_say_what_a_pod_asks_for_is_refused() -> None:
     questions = questions_of(node_document("a", "1"), pod_document("w", "3"))
     with pytest.raises(DocumentError, match='node "bare" has no amount of cpu'):
