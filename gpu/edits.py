@@ -6,12 +6,13 @@ container would start without it and find no GPU.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from dranode.api.errors import ClaimError
+from dranode.api.errors import ClaimError, MachineError
 from dranode.cdi.errors import CDIError
 from dranode.cdi.spec import ContainerEdits, DeviceNode, Mount, Spec
 from dranode.driver.machine.pci import PCI_DEVICES
@@ -254,6 +255,7 @@ _LOADERS: Final = {
     "lib64/ld-linux-x86-64.so.2": "x86_64-linux-gnu",
     "lib/ld-linux-aarch64.so.1": "aarch64-linux-gnu",
 }
+_MOST_LINKS: Final = 40
 _DRIVER_ROOTS: Final = ("", "run/nvidia/driver/")
 _LIBRARY_FOLDERS: Final = (
     "usr/lib/x86_64-linux-gnu",
@@ -359,7 +361,7 @@ def _vendor_edits(root: Root, prefix: str, facts: NvidiaFacts) -> ContainerEdits
         mounts = tuple(dict.fromkeys(mount for part in parts for mount in part.mounts))
         hooks = tuple(dict.fromkeys(hook for part in parts for hook in part.hooks))
         files = (*(mount.host_path for mount in mounts), *(hook.path for hook in hooks))
-        if all(root.exists(f"{prefix}{path.lstrip('/')}") for path in files):
+        if all(_followed(root, prefix, path) is not None for path in files):
             return ContainerEdits(
                 env=tuple(entry for part in parts for entry in part.env),
                 device_nodes=tuple(_numbered(root, spec.container_edits.device_nodes)),
@@ -405,27 +407,61 @@ def _mounts(root: Root, prefix: str, mode: GPUMode) -> Iterable[Mount]:
         return
     for driver_root in (f"{prefix}{below}" for below in _DRIVER_ROOTS):
         for folder in (*_LIBRARY_FOLDERS, *_configured(root, driver_root)):
-            source = f"{driver_root}{folder}"
-            if not root.exists(f"{source}/libcuda.so.{version}"):
+            if _followed(root, driver_root, f"{folder}/libcuda.so.{version}") is None:
                 continue
-            for name, real in sorted(_libraries(root, source, version, _STEMS[mode]).items()):
-                host_path = f"/{real.removeprefix(prefix)}"
+            shown = f"/{driver_root.removeprefix(prefix)}"
+            for name, real in sorted(_libraries(root, driver_root, folder, version, _STEMS[mode]).items()):
                 for target in _targets(root, prefix, folder):
-                    yield Mount(host_path=host_path, container_path=f"{target}/{name}", options=_OPTIONS)
-            for place, path in _files(root, driver_root, mode):
-                host_path = f"/{driver_root.removeprefix(prefix)}{place}"
-                yield Mount(host_path=host_path, container_path=f"/{path}", options=_OPTIONS)
+                    yield Mount(host_path=f"{shown}{real}", container_path=f"{target}/{name}", options=_OPTIONS)
+            for real, path in _files(root, driver_root, mode):
+                yield Mount(host_path=f"{shown}{real}", container_path=f"/{path}", options=_OPTIONS)
             return
+
+
+def _followed(root: Root, below: str, path: str) -> str | None:
+    """Return what a path below a folder leads to, if the folder is the root (`host/`); None if it leads nowhere.
+
+    Raises:
+        MachineError: a part of the path cannot be accessed.
+    """
+    done, left, links = "", path.split("/"), 0
+    while left:
+        name = left.pop(0)
+        if name == "..":
+            done = done.rpartition("/")[0]
+        elif name not in ("", "."):
+            here = f"{done}/{name}".lstrip("/")
+            target = _target(root, f"{below}{here}")
+            links += bool(target)
+            if target is None or links > _MOST_LINKS:
+                return None
+            if target:
+                left = [*target.split("/"), *left]
+            done = here if not target else "" if target.startswith("/") else done
+    return done
+
+
+def _target(root: Root, path: str) -> str | None:
+    """Return the target of a link, empty for any other file; None if there is no file."""
+    try:
+        return root.readlink(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return ""
+        raise MachineError(f"/{path} cannot be read: {error.strerror}") from error
 
 
 def _files(root: Root, driver_root: str, mode: GPUMode) -> Iterable[tuple[str, str]]:
     """Yield the driver's tools and other files: where they are, and where containers have them."""
     for tool in _TOOLS:
         places = (f"{folder}/{tool}" for folder in _TOOL_FOLDERS)
-        place = next((place for place in places if root.exists(f"{driver_root}{place}")), None)
-        if place is not None:
-            yield place, f"usr/bin/{tool}"
-    yield from ((path, path) for path in _FILES[mode] if root.exists(f"{driver_root}{path}"))
+        real = next(filter(None, (_followed(root, driver_root, place) for place in places)), None)
+        if real is not None:
+            yield real, f"usr/bin/{tool}"
+    reals = ((_followed(root, driver_root, path), path) for path in _FILES[mode])
+    yield from ((real, path) for real, path in reals if real is not None)
 
 
 def _configured(root: Root, driver_root: str) -> Iterable[str]:
@@ -436,25 +472,24 @@ def _configured(root: Root, driver_root: str) -> Iterable[str]:
         yield from (line.strip(" \t/") for line in lines if line.startswith("/"))
 
 
-def _libraries(root: Root, folder: str, version: str, stems: frozenset[str] | None) -> dict[str, str]:
+def _libraries(root: Root, driver_root: str, folder: str, version: str, stems: frozenset[str] | None) -> dict[str, str]:
     """Return the names of this version's libraries in a folder, each with the file to which it leads."""
     libraries: dict[str, str] = {}
-    plugins = (f"{below}/{name}" for below in _PLUGIN_FOLDERS for name in names(root, f"{folder}/{below}"))
-    for name in (*all_names(root, folder), *plugins):
+    folder = _followed(root, driver_root, folder) or folder
+    source = f"{driver_root}{folder}"
+    plugins = (f"{below}/{name}" for below in _PLUGIN_FOLDERS for name in names(root, f"{source}/{below}"))
+    for name in (*all_names(root, source), *plugins):
         stem, so, _ = name.partition(".so")
         if not so or (stems is not None and stem not in stems):
             continue
-        try:
-            real = root.resolve(f"{folder}/{name}")
-        except OSError:
-            continue
-        if real.endswith(f".so.{version}") or stem in _UNVERSIONED:
+        real = _followed(root, driver_root, f"{folder}/{name}")
+        if real is not None and (real.endswith(f".so.{version}") or stem in _UNVERSIONED):
             libraries[name] = real
     return libraries
 
 
 def _targets(root: Root, prefix: str, folder: str) -> tuple[str, ...]:
-    triplet = next((triplet for loader, triplet in _LOADERS.items() if root.exists(f"{prefix}{loader}")), None)
+    triplet = next((triplet for loader, triplet in _LOADERS.items() if _followed(root, prefix, loader)), None)
     if triplet is None:
         triplet = "aarch64-linux-gnu" if "aarch64" in folder else "x86_64-linux-gnu"
     return (f"/usr/lib/{triplet}", "/usr/lib64")

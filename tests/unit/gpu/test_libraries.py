@@ -117,6 +117,24 @@ def test_libraries_are_found_in_the_folders_of_driver_containers_and_distributio
         assert mounts["/usr/bin/nvidia-smi"].endswith("/bin/nvidia-smi")
 
 
+@pytest.mark.parametrize("prefix", ["host/", "host/run/nvidia/driver/"])
+def test_an_absolute_link_begins_at_the_root_of_the_node_or_of_the_drivers_container(prefix: str) -> None:
+    machine = hgx()
+    machine.put("host/usr/bin/sh", b"")
+    machine.put(f"{prefix}opt/lib/libcuda.so.550.54.15", b"")
+    machine.put(f"{prefix}opt/bin/nvidia-smi", b"")
+    machine.put(f"{prefix}usr/lib64", Link("/opt/lib"))
+    machine.put(f"{prefix}opt/lib/libcuda.so.1", Link("/etc/alternatives/libcuda"))
+    machine.put(f"{prefix}etc/alternatives/libcuda", Link("../../usr/lib64/./libcuda.so.550.54.15"))
+    machine.put(f"{prefix}usr/bin/nvidia-smi", Link("/opt/bin/nvidia-smi"))
+    machine.put(f"{prefix}usr/bin/nvidia-cuda-mps-server", Link("/usr/bin/nvidia-cuda-mps-server"))
+    shown = prefix.removeprefix("host")
+    mounts = mounted(machine)
+    assert mounts["/usr/lib64/libcuda.so.1"] == f"{shown}opt/lib/libcuda.so.550.54.15"
+    assert mounts["/usr/bin/nvidia-smi"] == f"{shown}opt/bin/nvidia-smi"
+    assert "/usr/bin/nvidia-cuda-mps-server" not in mounts
+
+
 def test_without_libraries_the_image_must_bring_them() -> None:
     assert not user_space(hgx().root(), ADDRESS, GPUMode.COMPUTE)
 
@@ -133,7 +151,8 @@ def test_unreadable_libraries_are_an_error(path: str) -> None:
 
 def test_nvidias_own_spec_takes_precedence_and_its_nodes_get_numbers() -> None:
     machine = with_libraries()
-    machine.put("host/usr/bin/nvidia-smi", b"")
+    machine.put("host/usr/local/bin/nvidia-smi", b"")
+    machine.put("host/usr/bin/nvidia-smi", Link("/usr/local/bin/nvidia-smi"))
     machine.put("host/etc/cdi/nvidia.yaml", vendor_spec())
     machine.node("host/run/nvidia/driver/dev/nvidia-uvm", 510, 0)
     edits = user_space(machine.root(), ADDRESS, GPUMode.COMPUTE)
