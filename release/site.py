@@ -16,12 +16,13 @@ from typing import Any, Final
 
 import click
 
+import dranode.api
+import dranode.driver
 from dranode.driver.cli.commands import cli
 from release.answers import CPUS, GPUS, answer, answers
 from release.configurations import CONFIGURATIONS, configurations, schema
 from release.project import ROOT
 from release.reference import events, options
-from release.seam import names
 
 MANUAL: Final = ROOT / "docs"
 PAGES: Final = ROOT / ".cache" / "site" / "docs"
@@ -78,7 +79,19 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "reference/devices.md", devices()
     yield "reference/events.md", events()
     yield "reference/json.md", answers()
-    yield "reference/seam.md", names()
+    yield "reference/seam.md", names_for_drivers()
+
+
+def names_for_drivers() -> str:
+    """Return a page on which mkdocstrings puts every name that a driver imports."""
+    introduction = (
+        "# Names for drivers\n\nEverything that a driver imports. `dranode.driver` is the seam, `dranode.api` has the "
+        "documents of Kubernetes, and `check_plugin`, for the driver's test, is in `dranode.driver.testing`. "
+        "[How to write a driver](../drivers.md). [What stays](../stability.md).\n"
+    )
+    names = [f"{module.__name__}.{name}" for module in (dranode.driver, dranode.api) for name in module.__all__]
+    names = list({name.rpartition(".")[2]: name for name in reversed(names)}.values())[::-1]
+    return "\n".join([introduction, *(f"::: {name}" for name in [*names, "dranode.driver.testing.check_plugin"]), ""])
 
 
 def relinked(text: str, folder: Path) -> str:

@@ -39,7 +39,8 @@ def problems(text: str, content: str, titles: Sequence[str]) -> Iterator[str]:
             yield f'"{fence}" opens no block of code on the site; write a block\'s name as ```yaml title="NAME"'
     if any(mark in _CODE.sub("", content) for mark in ("```", "~~~")):
         yield "the text shows a fence"
-    if list(map(_plain, headings)) != list(map(_plain, titles)):
+    # mkdocstrings adds a heading for each name where a page says `::: dranode.driver.Plugin`.
+    if "\n::: " not in text and list(map(_plain, headings)) != list(map(_plain, titles)):
         yield f"its headings are {', '.join(headings)}, but the table of contents has {', '.join(titles)}"
 
 
