@@ -113,11 +113,6 @@ def counted(condition: GPUCondition, address: str, counts: AERCounts, now: float
     return condition
 
 
-def without_counts(condition: GPUCondition, reasons: Mapping[str, str]) -> GPUCondition:
-    """Return the condition after the AER counters of these functions could not be read, with the reasons."""
-    return replace(condition, unread=reasons)
-
-
 def wedged(condition: GPUCondition, address: str, methods: str, now: float) -> GPUCondition:
     """Return the condition after DRM reported how to recover a GPU (`rebind,bus-reset`), or that it works (`none`)."""
     if methods == "none":

@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from dranode.api.errors import ClaimError, MachineError, UsageError
 from dranode.cdi.spec import ContainerEdits
@@ -21,11 +22,11 @@ from dranode.driver.machine import udev
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.udev import Events, opened, watch
-from dranode.gpu import grants, health, vfio
+from dranode.gpu import health, vfio
 from dranode.gpu.config import GPUConfig, parse_gpu_config
 from dranode.gpu.devices import attribute_names, counters, gpu_devices
 from dranode.gpu.edits import complete
-from dranode.gpu.grants import Intent
+from dranode.gpu.grants import Intent, gpu_sources, grant_gpus
 from dranode.gpu.health import AERCounts
 from dranode.gpu.inventory import ADDRESS, GPUInventory
 from dranode.gpu.nvml import NVML, open_nvml
@@ -34,32 +35,18 @@ from dranode.gpu.scan import scan
 from dranode.gpu.sysfs import GPU_CLASSES, aer_counts
 
 
-class Live(Protocol):
-    """A running machine. Paths are relative to its root, without a leading slash, as in `Root`."""
+def group_of(path: str) -> int | None:
+    """Return the group that owns a file of this machine; None if there is no such file.
 
-    def group(self, path: str) -> int | None:
-        """The group that owns a file; None if there is no such file.
-
-        Raises:
-            MachineError: it cannot be accessed.
-        """
-
-
-class GPUHost:
-    """The machine on which this process runs."""
-
-    def group(self, path: str) -> int | None:
-        """The group that owns a file; None if there is no such file.
-
-        Raises:
-            MachineError: it cannot be accessed.
-        """
-        try:
-            return os.stat(f"/{path}").st_gid  # noqa: PTH116 - one system call, no object
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise MachineError(f"the group of /{path} cannot be read: {error.strerror}") from error
+    Raises:
+        MachineError: it cannot be accessed.
+    """
+    try:
+        return os.stat(path).st_gid  # noqa: PTH116 - one system call, no object
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise MachineError(f"the group of {path} cannot be read: {error.strerror}") from error
 
 
 _SHARING = ("exclusive", "shared")
@@ -72,7 +59,7 @@ class GPUPlugin(Plugin, Configures):
         root: the machine's files.
         shared: whether several claims may share a GPU.
         tainted: whether unhealthy GPUs are tainted.
-        live: tells the group of a device node; None for a captured or synthetic machine.
+        groups: returns the group of a device node (`/dev/dri/renderD128`); None for a captured or synthetic machine.
         nvml: NVIDIA's management library.
         events: opens the source of the kernel's events.
         clock: seconds since 1970.
@@ -86,7 +73,7 @@ class GPUPlugin(Plugin, Configures):
         *,
         shared: bool = False,
         tainted: bool = False,
-        live: Live | None = None,
+        groups: Callable[[str], int | None] | None = None,
         nvml: NVML | None = None,
         events: Callable[[], Events[GPUEvent]] | None = None,
         clock: Callable[[], float] = time.time,
@@ -94,7 +81,7 @@ class GPUPlugin(Plugin, Configures):
         self._root = root
         self._shared = shared
         self._tainted = tainted
-        self._live = live
+        self._groups = groups or (lambda _path: None)
         self._nvml = nvml
         self._events = events
         self._clock = clock
@@ -129,7 +116,7 @@ class GPUPlugin(Plugin, Configures):
 
     def sources(self, device: str, state: Any) -> frozenset[str] | None:
         """Return what a granted device is made of, even if the GPU is divided differently by now."""
-        return grants.gpu_sources(device, state)
+        return gpu_sources(device, state)
 
     def parse_config(self, config: Config) -> GPUConfig:
         """Decode a `GPUConfig`."""
@@ -137,7 +124,7 @@ class GPUPlugin(Plugin, Configures):
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         """Decide which GPUs a claim gets, in which mode, and with which variables."""
-        return grants.grant_gpus(claim, held, inventory.hardware)
+        return grant_gpus(claim, held, inventory.hardware)
 
     def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
         """Add device nodes with their present numbers, group ids and NVIDIA's libraries."""
@@ -166,7 +153,7 @@ class GPUPlugin(Plugin, Configures):
         xids, needs = (self._nvml.xids(), self._nvml.needs()) if self._nvml is not None else ((), {})
         now = self._clock()
         with self._lock:
-            condition = health.without_counts(health.expired(self._condition, now), unread)
+            condition = replace(health.expired(self._condition, now), unread=unread)
             for address, totals in counts.items():
                 condition = health.counted(condition, address, totals, now)
             for address, number in xids:
@@ -216,11 +203,8 @@ class GPUPlugin(Plugin, Configures):
                 f"claim {claim} has device {grant.device}, but the record of what its containers get was lost; "
                 "delete all pods that use the claim, also this one, so that kubelet unprepares it"
             )
-        edits = complete(self._root, intent, grant.edits or ContainerEdits(), self._group)
-        return msgspec.structs.replace(grant, edits=edits)
-
-    def _group(self, path: str) -> int | None:
-        return self._live.group(path.lstrip("/")) if self._live is not None else None
+        edits = complete(self._root, intent, grant.edits or ContainerEdits(), self._groups)
+        return replace(grant, edits=edits)
 
 
 def plugin(root: Root, options: Mapping[str, object]) -> GPUPlugin:
@@ -237,7 +221,7 @@ def plugin(root: Root, options: Mapping[str, object]) -> GPUPlugin:
         root,
         shared=sharing == "shared",
         tainted=bool(options.get("device_taints")),
-        live=GPUHost() if here else None,
+        groups=group_of if here else None,
         nvml=open_nvml() if here else None,
         events=gpu_kernel_events if here else None,
     )

@@ -16,7 +16,7 @@ class Crash(BaseException):
 
 @dataclass(eq=False)
 class Kernel(ConfinedRoot):
-    """The running machine: a `Root` that can be written to, with the methods of `dranode.gpu.plugin.Live`.
+    """The running machine: a `Root` that can be written to.
 
     Attributes:
         machine: its files.
@@ -36,7 +36,7 @@ class Kernel(ConfinedRoot):
         super().__init__(self.machine.root().files)
 
     def group(self, path: str) -> int | None:
-        return self.machine.groups.get(path)
+        return self.machine.groups.get(path.lstrip("/"))
 
     def write(self, path: str, content: str) -> None:
         if self.after is not None and len(self.writes) >= self.after:

@@ -8,7 +8,7 @@ from dranode.cdi.spec import ContainerEdits
 from dranode.gpu.config import GPUMode
 from dranode.gpu.edits import complete, device_nodes
 from dranode.gpu.grants import Intent
-from dranode.gpu.plugin import GPUHost
+from dranode.gpu.plugin import group_of
 from dranode.gpu.scan import scan
 from tests.fakes.doctor import forbid
 from tests.fakes.gpu import DEVICES, DRIVERS, Machine
@@ -65,12 +65,12 @@ def test_an_unreadable_group_is_not_taken_for_that_of_a_missing_file(
     node = tmp_path / "folder" / "node"
     node.parent.mkdir()
     node.touch()
-    path = str(node).lstrip("/")
-    assert GPUHost().group(path) == node.stat().st_gid
-    assert GPUHost().group(f"{path}/below") is None
+    path = str(node)
+    assert group_of(path) == node.stat().st_gid
+    assert group_of(f"{path}/below") is None
     forbid(monkeypatch, node.parent)
     with pytest.raises(MachineError, match=f"^the group of {node} cannot be read: Permission denied$"):
-        GPUHost().group(path)
+        group_of(path)
 
 
 def test_nvidia_graphics_adds_modeset_and_drm() -> None:

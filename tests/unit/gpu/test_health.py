@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from dranode.api.errors import MachineError
 from dranode.driver.claims.plugin import Health
@@ -14,7 +15,6 @@ from dranode.gpu.health import (
     report,
     taints,
     wedged,
-    without_counts,
     xid,
 )
 from dranode.gpu.inventory import GPUInventory
@@ -184,8 +184,8 @@ def test_empty_counters_are_unreadable() -> None:
 
 
 def test_a_gpu_with_unreadable_counters_is_not_healthy() -> None:
-    condition = without_counts(start(), {GPU: "/sys/aer_dev_fatal cannot be read: Input/output error"})
+    condition = replace(start(), unread={GPU: "/sys/aer_dev_fatal cannot be read: Input/output error"})
     assert state(condition) == (Health.UNKNOWN, "/sys/aer_dev_fatal cannot be read: Input/output error")
     assert taints(condition) == {}
     assert state(wedged(condition, GPU, "rebind", NOON))[0] is Health.UNHEALTHY
-    assert state(without_counts(condition, {})) == (Health.HEALTHY, "")
+    assert state(replace(condition, unread={})) == (Health.HEALTHY, "")

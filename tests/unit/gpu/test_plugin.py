@@ -179,7 +179,7 @@ def test_unprepare_works_without_the_kernel_driver(nodes: Any) -> None:
 def test_vfio_binds_at_prepare_and_gives_back_at_unprepare(nodes: Any, folder: Path) -> None:
     machine, asked = laptop(), claim("vm", RTX, mode="vfio")
     kernel = Kernel(machine)
-    node = nodes(GPUPlugin(kernel, live=kernel))
+    node = nodes(GPUPlugin(kernel, groups=kernel.group))
     prepare(node, asked)
     assert bound(machine) == "vfio-pci"
     paths = [each["path"] for each in spec(folder, asked)["devices"][0]["containerEdits"]["deviceNodes"]]
@@ -191,13 +191,13 @@ def test_vfio_binds_at_prepare_and_gives_back_at_unprepare(nodes: Any, folder: P
 @pytest.mark.parametrize("after", range(9))
 def test_vfio_after_a_crash_at_any_write_has_the_same_result(after: int, nodes: Any) -> None:
     machine, asked = laptop(), claim("vm", RTX, mode="vfio")
-    node = nodes(GPUPlugin(Kernel(machine, after=after), live=Kernel(machine)))
+    node = nodes(GPUPlugin(Kernel(machine, after=after), groups=Kernel(machine).group))
     try:
         prepare(node, asked)
     except Crash:
         assert bound(machine) in ("nvidia", None, "vfio-pci")
     # The restarted driver sees hardware halfway; the record still has the functions' original drivers.
-    node = nodes(GPUPlugin(Kernel(machine), live=Kernel(machine)))
+    node = nodes(GPUPlugin(Kernel(machine), groups=Kernel(machine).group))
     prepare(node, asked)
     assert bound(machine) == "vfio-pci"
     node.unprepare((ref(asked),))
@@ -206,9 +206,9 @@ def test_vfio_after_a_crash_at_any_write_has_the_same_result(after: int, nodes: 
 
 def test_vfio_is_bound_again_at_the_next_prepare_after_a_reboot(nodes: Any) -> None:
     machine, asked = laptop(), claim("vm", RTX, mode="vfio")
-    prepare(nodes(GPUPlugin(Kernel(machine), live=Kernel(machine)), "boot-1"), asked)
+    prepare(nodes(GPUPlugin(Kernel(machine), groups=Kernel(machine).group), "boot-1"), asked)
     booted = laptop()
-    node = nodes(GPUPlugin(Kernel(booted), live=Kernel(booted)), "boot-2")
+    node = nodes(GPUPlugin(Kernel(booted), groups=Kernel(booted).group), "boot-2")
     prepare(node, asked)
     assert bound(booted) == "vfio-pci"
     node.unprepare((ref(asked),))
@@ -280,9 +280,9 @@ def test_after_damage_to_the_ledger_vfio_is_restored_to_the_drivers_in_the_spec(
 ) -> None:
     machine, asked = laptop(), claim("vm", RTX, mode="vfio")
     Kernel(machine).write(f"{DRIVERS}/snd_hda_intel/unbind", "0000:01:00.1")
-    prepare(nodes(GPUPlugin(Kernel(machine), live=Kernel(machine))), asked)
+    prepare(nodes(GPUPlugin(Kernel(machine), groups=Kernel(machine).group)), asked)
     damage(folder)
-    node = nodes(GPUPlugin(Kernel(machine), live=Kernel(machine)), "boot-1")
+    node = nodes(GPUPlugin(Kernel(machine), groups=Kernel(machine).group), "boot-1")
     if adopted:
         prepare(node, asked)
         assert bound(machine) == "vfio-pci"
@@ -298,7 +298,7 @@ def test_a_gpu_of_another_vendor_stays_published_while_a_virtual_machine_has_it(
     machine.driver("vfio-pci")
     folder = machine.pci("0000:03:00.0", 0x1ED5, 0x0222, 0x030000, driver="mtgpu", group=7)
     machine.drm(folder, 0, 128)
-    driver = GPUPlugin(Kernel(machine), live=Kernel(machine))
+    driver = GPUPlugin(Kernel(machine), groups=Kernel(machine).group)
     node = nodes(driver)
     prepare(node, claim("vm", "gpu-0000-03-00-0", mode="vfio"))
     assert bound(machine, "0000:03:00.0") == "vfio-pci"
@@ -362,7 +362,7 @@ def test_nvml_releases_a_gpu_before_it_is_unbound_from_its_driver(nodes: Any) ->
             super().write(path, content)
 
     library = Library()
-    driver = GPUPlugin(Busy(machine), live=Kernel(machine), nvml=library)
+    driver = GPUPlugin(Busy(machine), groups=Kernel(machine).group, nvml=library)
     prepare(nodes(driver), claim("vm", RTX, mode="vfio"))
     assert bound(machine) == "vfio-pci"
 
@@ -386,9 +386,9 @@ def test_a_card_that_is_plugged_in_is_found_at_the_next_reading(nodes: Any) -> N
 
 def test_only_the_host_has_events_nvml_and_binding() -> None:
     here, elsewhere = plugin(HostRoot(), {}), plugin(hgx().root(), {})
-    assert here._live is not None
+    assert here._groups("/dev/null") is not None
     assert here._events is not None
-    assert elsewhere._live is None
+    assert elsewhere._groups("/dev/null") is None
     assert elsewhere._events is None
 
 
@@ -430,8 +430,8 @@ def test_a_gpu_granted_as_a_whole_is_not_shared_after_the_option_changed(
 
 def test_a_gpu_of_a_virtual_machine_is_not_shared_after_the_option_changed(nodes: Any) -> None:
     machine = laptop()
-    prepare(nodes(GPUPlugin(Kernel(machine), live=Kernel(machine))), claim("vm", RTX, mode="vfio"))
-    node = nodes(GPUPlugin(Kernel(machine), live=Kernel(machine), shared=True))
+    prepare(nodes(GPUPlugin(Kernel(machine), groups=Kernel(machine).group)), claim("vm", RTX, mode="vfio"))
+    node = nodes(GPUPlugin(Kernel(machine), groups=Kernel(machine).group, shared=True))
     with pytest.raises(ClaimConflictError, match="which claim default/vm still holds whole"):
         prepare(node, claim("b", RTX, share="s"))
     assert bound(machine) == "vfio-pci"
