@@ -381,11 +381,10 @@ def _numbered(root: Root, nodes: Iterable[DeviceNode]) -> Iterable[DeviceNode]:
 
 
 def _vendor_specs(root: Root, prefix: str) -> Iterable[Spec]:
-    for folder in _SPEC_FOLDERS:
+    for folder in filter(None, (_followed(root, prefix, folder) for folder in _SPEC_FOLDERS)):
         for name in names(root, f"{prefix}{folder}"):
-            if not name.endswith(_SPEC_ENDINGS):
-                continue
-            spec = _vendor_spec(root, f"{prefix}{folder}/{name}")
+            path = _followed(root, prefix, f"{folder}/{name}") if name.endswith(_SPEC_ENDINGS) else None
+            spec = None if path is None else _vendor_spec(root, f"{prefix}{path}")
             if spec is not None:
                 yield spec
 
