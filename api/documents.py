@@ -94,7 +94,7 @@ def _encode_hook(value: Any) -> Any:
         return value.text
     if isinstance(value, CPUSet):
         return str(value)
-    raise NotImplementedError(type(value))
+    raise TypeError(f"a value of type {type(value).__name__} has no form in JSON")
 
 
 def _compile(kind: type) -> None:

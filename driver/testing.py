@@ -384,11 +384,7 @@ def _least(device: Device, key: str) -> str:
 
 
 def _prepared(node: NodeClaims, claim: ResourceClaim) -> tuple[PreparedDevice, ...]:
-    try:
-        answer = node.prepare({ClaimRef.of(claim): claim})[claim.metadata.uid]
-    except NotImplementedError as error:
-        # The record of a claim is JSON.
-        raise AssertionError(f"grant() must return a Grant.state of plain JSON, without {error}") from error
+    answer = node.prepare({ClaimRef.of(claim): claim})[claim.metadata.uid]
     match answer:
         case Prepared(devices):
             return devices

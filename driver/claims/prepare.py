@@ -21,6 +21,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
+from dranode.api.documents import encode_json
 from dranode.api.errors import ClaimConflictError, ClaimError, DocumentError, DranodeError
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.answers import (
@@ -222,7 +223,16 @@ def decide_claim(ref: ClaimRef, claim: ResourceClaim, record: Record | None, giv
 def _record(allocated: AllocatedClaim, claim: ResourceClaim, grant: ClaimGrant, plugin: Plugin) -> Record:
     # STARTED until its hardware is configured: after a crash, Unprepare then knows that it may have to be restored.
     state = ClaimState.STARTED if needs_configuring(plugin, grant.grants) else ClaimState.COMPLETED
-    return refreshed(record_of(allocated, grant, (), state), claim)
+    record = refreshed(record_of(allocated, grant, (), state), claim)
+    # The ledger writes all claims of a call together, so a grant that cannot be written would fail them all.
+    try:
+        encode_json(record)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ClaimError(
+            f"claim {allocated.ref} cannot be recorded: {plugin.driver} returned a grant that is not plain JSON, for "
+            f"example in Grant.state: {error}; this is an error of the driver"
+        ) from error
+    return record
 
 
 def refused_beforehand(

@@ -153,7 +153,7 @@ class Unwell(Lamps):
         (Random(), "must"),
         (Unpublishable(), "the API server would reject"),
         (Misnamed(), "must be a DNS subdomain"),
-        (Unrecordable(), "a Grant.state of plain JSON, without <class 'object'>"),
+        (Unrecordable(), r"not plain JSON, for example in Grant\.state: a value of type object has no form"),
         (Unwell(), r"health\(\) returned \('lamp-0', 'burnt out'\), which must be a DeviceHealth"),
         (Sticking(Board()), "Unprepare of lamp-0 failed: .*the switch of lamp-0 sticks"),
     ],
