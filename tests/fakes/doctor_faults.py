@@ -137,6 +137,19 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     "records that are missing": (doubtful_ledger, "records-missing", f"dranode forget-lost --drivers {DRIVER}"),
     "a damaged record": (damaged_row, "record-quarantined", "delete the pods that use the claim"),
     "a lost CDI spec": (lost_spec, "cdi-spec-missing", "restart the driver"),
+    "a folder for a CDI spec": (lambda node: lost_spec(node).mkdir(), "cdi-spec-missing", "remove a folder"),
+    "a link to nothing for a CDI spec": (
+        lambda node: lost_spec(node).symlink_to("nowhere"),
+        "cdi-spec-missing",
+        "remove a folder or a link",
+    ),
+    "a CDI spec with another device": (
+        lambda node: lost_spec(node).write_text(
+            '{"cdiVersion":"0.6.0","kind":"dra.cpu/claim","devices":[{"name":"a","containerEdits":{"env":["A=b"]}}]}'
+        ),
+        "cdi-spec-missing",
+        "restart the driver",
+    ),
     "a CDI spec left over": (left_over_spec, "cdi-spec-left-over", "dranode drain"),
     "CRI disabled, as in the file of Docker's package": (
         lambda node: node.write("etc/containerd/config.toml", 'disabled_plugins = ["cri"]\n'),

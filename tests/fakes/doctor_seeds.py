@@ -128,10 +128,11 @@ def doubtful_ledger(node: FakeNode) -> None:
     there.close()
 
 
-def lost_spec(node: FakeNode) -> None:
+def lost_spec(node: FakeNode) -> Path:
     node.prepare()
     (spec,) = (node.folder / "run" / "cdi").iterdir()
     spec.unlink()
+    return spec
 
 
 def left_over_spec(node: FakeNode) -> None:

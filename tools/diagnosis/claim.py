@@ -17,7 +17,7 @@ from dranode.api.quantity import Quantity
 from dranode.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.claims.grant import results_of
 from dranode.driver.claims.record import ClaimState, Record, cpus_of_requests
-from dranode.tools.diagnosis.facts import Fault
+from dranode.tools.diagnosis.facts import REWRITE_SPEC, Fault
 from dranode.tools.diagnosis.placement import PlacedContainer
 from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, as_root, passed, stopped, unseen
 
@@ -230,7 +230,7 @@ def _spec(facts: ClaimFacts) -> Step | None:
             "CDI spec",
             StopCause.CDI_SPEC_UNUSABLE,
             f"{facts.spec}: {facts.spec_problem}",
-            "restart the driver: it writes the spec again from its record",
+            REWRITE_SPEC,
         )
     return passed("CDI spec", facts.spec)
 

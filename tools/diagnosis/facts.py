@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.hooks import Disturbance, HardwareProblem
+
+REWRITE_SPEC: Final = (
+    "restart the driver: it writes the spec again from its record; remove a folder or a link in its place first"
+)
 
 
 class Severity(StrEnum):
@@ -213,7 +217,7 @@ class Records(msgspec.Struct, frozen=True):
         newer: whether that is because a newer dranode wrote it.
         doubts: why the driver prepares no new claims although it can read the ledger, with what to do.
         damaged: the quarantined rows, each with the reason.
-        unwritten: the claims on record without a CDI spec.
+        specs: the claims on record whose CDI spec is missing or of no use, each with the file and the reason.
         orphans: the CDI specs of this driver without a record.
         disturbances: what has disturbed the claims that want quiet CPUs.
         unrestorable: why settings of the machine that claims have changed cannot be restored; empty if they can.
@@ -225,7 +229,7 @@ class Records(msgspec.Struct, frozen=True):
     newer: bool = False
     doubts: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
-    unwritten: tuple[str, ...] = ()
+    specs: tuple[tuple[str, str], ...] = ()
     orphans: tuple[str, ...] = ()
     disturbances: tuple[Disturbance, ...] = ()
     unrestorable: str = ""

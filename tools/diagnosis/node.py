@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dranode.tools.diagnosis.facts import Endpoint, Facts, Fault, Kubelet, PathState, Place, Records
+from dranode.tools.diagnosis.facts import REWRITE_SPEC, Endpoint, Facts, Fault, Kubelet, PathState, Place, Records
 from dranode.tools.diagnosis.runtime import plain_path
 
 # Feature gates of kubelet that the driver needs, with what happens without them; on by default.
@@ -309,14 +309,10 @@ def record_quarantined(facts: Facts) -> Iterator[Fault]:
 
 
 def cdi_spec_missing(facts: Facts) -> Iterator[Fault]:
-    """A claim is on record, but its CDI spec is missing."""
+    """A claim is on record, but a runtime finds no CDI spec with its devices."""
     for ledger in _records(facts):
-        for claim in ledger.unwritten:
-            yield Fault(
-                f"claim {claim} is prepared by {ledger.driver}, but has no CDI spec in {facts.options.cdi_dir}, so its "
-                "containers fail with unresolvable CDI devices",
-                "restart the driver: it writes the spec again from its record",
-            )
+        for claim, problem in ledger.specs:
+            yield Fault(f"claim {claim} is prepared by {ledger.driver}, but its CDI spec {problem}", REWRITE_SPEC)
 
 
 def cdi_spec_left_over(facts: Facts) -> Iterator[Fault]:

@@ -11,13 +11,12 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.errors import ClaimError, DranodeError, MachineError
 from dranode.api.resource import ResourceClaim
 from dranode.cdi.regular_file import read_regular
-from dranode.cdi.rules import validate
 from dranode.driver.claims.answers import refused_by_error
 from dranode.driver.claims.grant import results_of
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.prepare import Circumstances, Relation, allocated_claim, decide_claim, relation_to
-from dranode.driver.claims.record import LOST_RECORD, Record, holdings, missing_claims, prepared_devices, unknown_claim
+from dranode.driver.claims.record import LOST_RECORD, Record, holdings, missing_claims, unknown_claim
 from dranode.driver.claims.uses import ClaimUse, pods_among, with_users
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.cgroups import Cgroups
@@ -43,7 +42,7 @@ from dranode.tools.diagnosis.placement import (
 )
 from dranode.tools.diagnosis.steps import StopCause
 from dranode.tools.readers.host import HostError, NodeHost
-from dranode.tools.readers.node import read_endpoints, registry
+from dranode.tools.readers.node import read_endpoints, registry, spec_problem
 from dranode.tools.readers.processes import online_for_pods, pods_seen
 from dranode.tools.readers.sources import ObjectSource
 
@@ -109,7 +108,7 @@ class ClaimReader:
             refusal=dry.refusal,
             refusal_unseen=dry.unseen,
             spec=_spec(self.options, specs, record),
-            spec_problem="" if record is None else _spec_problem(specs, record),
+            spec_problem="" if record is None else spec_problem(specs, record),
             spec_unseen="" if record is None else _spec_unseen(specs, record),
             runtime=self.runtime,
             users=None if uses is None else tuple(dict.fromkeys(f"{use.pod}/{use.container}" for use in claim_uses)),
@@ -207,33 +206,14 @@ def _spec(options: ServeOptions, specs: Specs, record: Record | None) -> str:
 
 
 def _spec_unseen(specs: Specs, record: Record) -> str:
-    """Return why the claim's CDI spec cannot be read; empty if it can, or does not exist."""
+    """Return why the claim's CDI spec cannot be read by this process; empty if it can, or does not exist."""
     try:
         read_regular(specs.path(record.uid))
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except OSError as error:
+    except PermissionError as error:
         return error.strerror or str(error)
-    return ""
-
-
-def _spec_problem(specs: Specs, record: Record) -> str:
-    """Return why a runtime would not find the claim's CDI devices; empty if it would."""
-    if record.lost:
-        return ""
-    try:
-        data = read_regular(specs.path(record.uid))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        return f"it does not exist ({error.strerror}), so its containers fail with unresolvable CDI devices"
     except OSError:
         return ""
-    verdict = validate(data)
-    if verdict.problems:
-        return f"no runtime loads it: {verdict.problems[0]}"
-    spec = specs.read(record.uid)
-    defined = {f"{spec.kind}={device.name}" for device in spec.devices} if spec is not None else set()
-    missing = {cdi for device in prepared_devices(specs.kind, record, ()) for cdi in device.cdi} - defined
-    return f"it lacks the devices {', '.join(sorted(missing))}" if missing else ""
+    return ""
 
 
 def claim_memory(

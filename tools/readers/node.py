@@ -14,11 +14,13 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError, LedgerError, MachineError
+from dranode.cdi.regular_file import read_regular
+from dranode.cdi.rules import validate
 from dranode.driver.claims.answers import Refused
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.hooks import Disturbance, Tunes
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.claims.record import Record, ledger_problems
+from dranode.driver.claims.record import Record, ledger_problems, prepared_devices
 from dranode.driver.claims.uses import names_every_pod, pods_among
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH, uri
 from dranode.driver.machine.cgroups import Cgroups
@@ -171,15 +173,36 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
             path,
             doubts=ledger_problems(contents.doubt, contents.records, plugin.driver),
             damaged=tuple(f"with UID {row.uid}, {row.reason}" for row in contents.damaged),
-            unwritten=tuple(
-                str(record.ref)
+            specs=tuple(
+                (str(record.ref), f"{options.cdi_dir}/{specs.name(record.uid)}: {problem}")
                 for record in contents.records
-                if written is not None and record.uid not in written and not record.lost
+                if written is not None and (problem := spec_problem(specs, record))
             ),
             orphans=tuple(f"{options.cdi_dir}/{specs.path(uid).name}" for uid in sorted((written or set()) - known)),
             disturbances=read_disturbances(host.files, plugin, contents, unseen),
             unrestorable=read_unrestorable(plugin, contents),
         )
+
+
+def spec_problem(specs: Specs, record: Record) -> str:
+    """Return why a runtime would not find the claim's CDI devices; empty if it would, or if that cannot be seen."""
+    if record.lost:
+        return ""
+    try:
+        data = read_regular(specs.path(record.uid))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        return f"it does not exist ({error.strerror}), so its containers fail with unresolvable CDI devices"
+    except PermissionError:
+        return ""
+    except OSError as error:
+        return f"no runtime can read it: {error.strerror}"
+    verdict = validate(data)
+    if verdict.problems:
+        return f"no runtime loads it: {verdict.problems[0]}"
+    spec = specs.read(record.uid)
+    defined = {f"{spec.kind}={device.name}" for device in spec.devices} if spec is not None else set()
+    missing = {cdi for device in prepared_devices(specs.kind, record, ()) for cdi in device.cdi} - defined
+    return f"it lacks the devices {', '.join(sorted(missing))}" if missing else ""
 
 
 def _may_read(ledger: Path) -> bool:
