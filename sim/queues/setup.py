@@ -93,7 +93,7 @@ def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] |
     around = WorkloadContext(
         queues,
         devices_of(values, published),
-        {item.key: item.apply(_cluster_queue_name, item.value, queues) for item in of_kind(values, LocalQueueDocument)},
+        {item.key: item.value.spec.cluster_queue for item in of_kind(values, LocalQueueDocument)},
         {name: policy for name, policy in policies.items() if policy != _RUNNING},
         {item.name: item.value.spec.namespace_selector for item in of_kind(values, ClusterQueueDocument)},
         {item.metadata.name: item.metadata.labels for _, item in decoded(sources, LabeledObject, "Namespace")},
@@ -220,13 +220,6 @@ def _mapped(configuration: ConfigurationDocument) -> dict[str, str]:
                         f"{place}deviceClassMappings[{number}].deviceClassNames",
                     )
     return mapped
-
-
-def _cluster_queue_name(document: LocalQueueDocument, queues: Queues) -> str:
-    name = document.spec.cluster_queue
-    if name not in queues.cluster_queues:
-        raise DocumentError(f'no document defines ClusterQueue "{name}"; add it', "spec.clusterQueue")
-    return name
 
 
 def _flavor(item: SourceValue[ResourceFlavorDocument]) -> ResourceFlavor:

@@ -96,7 +96,7 @@ def workload_of(document: WorkloadDocument, key: str, created: float, around: Wo
         around: queues, namespaces and priorities.
 
     Raises:
-        DocumentError: its queue does not exist, or a number is invalid.
+        DocumentError: it holds quota of a queue that does not exist, or a number is invalid.
     """
     spec = document.spec
     check_workload(spec)
@@ -104,14 +104,17 @@ def workload_of(document: WorkloadDocument, key: str, created: float, around: Wo
     namespace = key.partition("/")[0]
     local_queue = f"{namespace}/{spec.queue_name}"
     if document.status.admission is not None:
-        queue, path = document.status.admission.cluster_queue, "status.admission.clusterQueue"
+        queue = document.status.admission.cluster_queue
     else:
-        queue, path = around.cluster_queue_names.get(local_queue, ""), "spec.queueName"
+        queue = around.cluster_queue_names.get(local_queue, "")
+    why = ""
     if queue not in around.queues.cluster_queues:
         missing = f'ClusterQueue "{queue}"' if queue else f'LocalQueue "{local_queue}"'
-        raise DocumentError(f"no document defines {missing}; add it", path)
+        why = f"no document defines {missing}; add it"
+        if document.status.admission is not None:
+            raise DocumentError(why, "status.admission.clusterQueue")
     stop_policy = around.stopped.get(queue) or around.stopped.get(local_queue)
-    why = f"the queue is stopped ({stop_policy})" if stop_policy else ""
+    why = why or (f"the queue is stopped ({stop_policy})" if stop_policy else "")
     why = why or refusal(queue, around.selectors.get(queue), namespace, around.namespaces)
     gates, annotations = around.queues.gates, document.metadata.annotations
     gated = annotations.get(_GATED_BY) if gates.admission_gated_by else None
@@ -155,7 +158,7 @@ def _priority(spec: WorkloadSpec, priorities: Mapping[tuple[str, str], int]) -> 
 def _pod_set(spec: PodSetSpec, counts: dict[str, int], queues: Queues, queue: str, ended: int) -> PodSet:
     pod = spec.template.spec
     required = pod.affinity.node_affinity.required_during_scheduling_ignored_during_execution
-    if queues.cluster_queues[queue].group_of("pods") is not None:
+    if queue in queues.cluster_queues and queues.cluster_queues[queue].group_of("pods") is not None:
         counts = {**counts, "pods": 1}
     return PodSet(
         spec.name,

@@ -153,16 +153,6 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
         "spec.parentName",
         'cohorts form a cycle: "a" -> "b" -> "c" -> "a"',
     ),
-    "a local queue to nowhere": (
-        [local_queue("bad", "nope")],
-        "spec.clusterQueue",
-        'no document defines ClusterQueue "nope"; add it',
-    ),
-    "a workload to nowhere": (
-        [workload("w", "nope", pod_set(cpu=1))],
-        "spec.queueName",
-        'no document defines LocalQueue "default/nope"; add it',
-    ),
     "a negative request": (
         [workload("w", "door", pod_set(cpu=-1))],
         "spec.podSets[0].template.spec.containers[0].resources.requests.cpu",

@@ -272,6 +272,16 @@ def test_who_is_preempted_does_not_come_back_through_a_queue_that_is_stopped() -
     assert ("low", "the queue is stopped (Hold)") in {(row["workload"], row["reason"]) for row in run.attempts}
 
 
+def test_a_workload_of_a_queue_that_nothing_defines_waits_while_others_are_admitted() -> None:
+    lost = [workload("lost", "nope", pod_set(cpu=1)), workload("stray", "away", pod_set(cpu=1))]
+    run = _run(_queue(), local_queue("away", "gone"), *lost, workload("w", "door", pod_set(cpu=1)))
+    assert list(_holders(run)) == ["w"]
+    assert {row["workload"]: row["reason"] for row in run.attempts if row["flavor"] is None} == {
+        "lost": 'no document defines LocalQueue "default/nope"; add it',
+        "stray": 'no document defines ClusterQueue "gone"; add it',
+    }
+
+
 def test_what_leaves_wakes_who_waits_in_its_tree() -> None:
     run = _run(
         _queue(cohort="c", one=4, two=0, preemption={"reclaimWithinCohort": "Any"}),
