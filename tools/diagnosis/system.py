@@ -88,8 +88,9 @@ def affinity_inherited(facts: Facts) -> Iterator[Fault]:
     """The runtime or kubelet has a CPU affinity. Containers inherit it and cannot use all of their claims' CPUs."""
     for program in _system(facts).affinities if facts.options.pinning_cpus else ():
         yield Fault(
-            f"{program.name} has a CPU affinity to {program.cpus} only, which all containers inherit, so they never "
-            f"use the CPUs {program.missing}, whatever their claims say",
+            f"{program.name} has a CPU affinity to {program.cpus} only. Unless the runtime resets it, as runc 1.2.7, "
+            "1.3.1 and newer do, containers inherit it and never use the CPUs "
+            f"{program.missing}, whatever their claims say",
             f"remove CPUAffinity= from its unit and from /etc/systemd/system.conf (AllowedCPUs= of system.slice keeps "
             f"services off CPUs and is not inherited by pods), restart {program.name}, and recreate the pods",
         )
