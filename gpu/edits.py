@@ -269,6 +269,10 @@ _LIBRARY_FOLDERS: Final = (
     # Talos before 1.13, which came without a CDI spec.
     "usr/local/glibc/usr/lib",
     "usr/local/glibc/lib",
+    # Flatcar, Container-Optimized OS without GKE, NixOS.
+    "opt/nvidia/current/usr/lib64",
+    "var/lib/nvidia/lib64",
+    "run/opengl-driver/lib",
 )
 # In these folders beside the driver's libraries, other programs look for plug-ins: GBM and VDPAU.
 _PLUGIN_FOLDERS: Final = ("gbm", "vdpau")
@@ -307,7 +311,14 @@ _STEMS: Final[Mapping[GPUMode, frozenset[str] | None]] = {
     GPUMode.GRAPHICS: None,
     GPUMode.VFIO: frozenset(),
 }
-_TOOL_FOLDERS: Final = ("usr/bin", "usr/local/bin", "usr/libexec/nvidia/tesla/bin", "home/kubernetes/bin/nvidia/bin")
+_TOOL_FOLDERS: Final = (
+    "usr/bin",
+    "usr/local/bin",
+    "usr/libexec/nvidia/tesla/bin",
+    "home/kubernetes/bin/nvidia/bin",
+    "opt/bin",
+    "var/lib/nvidia/bin",
+)
 _TOOLS: Final = ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 _COMPUTE_FILES: Final = ("etc/OpenCL/vendors/nvidia.icd",)
 _FILES: Final[Mapping[GPUMode, tuple[str, ...]]] = {

@@ -14,6 +14,7 @@ from tests.fakes.gpu_machines import hgx
 ADDRESS = "0000:1b:00.0"
 UUID = "GPU-00000000-0000-4000-8000-0123456789ab"
 DEBIAN = "usr/lib/x86_64-linux-gnu"
+TOOLS = {"local": "usr/local/bin", "opt": "opt/bin", "var": "var/lib/nvidia/bin"}
 
 
 def with_libraries(folder: str = DEBIAN, version: str = "550.54.15") -> Machine:
@@ -30,8 +31,9 @@ def with_libraries(folder: str = DEBIAN, version: str = "550.54.15") -> Machine:
     vulkan = "usr/share/vulkan/icd.d/nvidia_icd.x86_64.json"
     for path in ("etc/OpenCL/vendors/nvidia.icd", vulkan, "usr/share/nvidia/nvoptix.bin"):
         machine.put(path, b"")
+    tools = next((path for part, path in TOOLS.items() if part in folder), "usr/bin")
     for tool in ("nvidia-smi", "nvidia-cuda-mps-server"):
-        machine.put(f"usr/{'local/' if 'local' in folder else ''}bin/{tool}", b"")
+        machine.put(f"{tools}/{tool}", b"")
     return machine
 
 
@@ -106,14 +108,22 @@ def test_in_a_daemonset_the_mounts_have_the_runtimes_paths() -> None:
 
 @pytest.mark.parametrize(
     "folder",
-    ["run/nvidia/driver/usr/lib64", f"{DEBIAN}/nvidia/current", "usr/local/glibc/usr/lib", "usr/lib/nvidia/tesla"],
+    [
+        "run/nvidia/driver/usr/lib64",
+        f"{DEBIAN}/nvidia/current",
+        "usr/local/glibc/usr/lib",
+        "usr/lib/nvidia/tesla",
+        "opt/nvidia/current/usr/lib64",
+        "var/lib/nvidia/lib64",
+        "run/opengl-driver/lib",
+    ],
 )
 def test_libraries_are_found_in_the_folders_of_driver_containers_and_distributions(folder: str) -> None:
     machine = with_libraries(folder)
     machine.put("etc/ld.so.conf.d/nvidia-tesla.conf", "# Bottlerocket\n\n/usr/lib/nvidia/tesla/\ninclude /x\n")
     mounts = mounted(machine)
     assert mounts["/usr/lib64/libcuda.so.1"] == f"/{folder}/libcuda.so.550.54.15"
-    if not folder.startswith("run/"):
+    if not folder.startswith("run/nvidia"):
         assert mounts["/usr/bin/nvidia-smi"].endswith("/bin/nvidia-smi")
 
 
