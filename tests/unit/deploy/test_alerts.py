@@ -1,4 +1,4 @@
-"""Alert rules and dashboards name metrics that there are, and the forms in which rules are shipped say the same."""
+"""Alert rules and dashboards use only metrics that exist, and every form in which the rules are shipped is the same."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ EXPRESSIONS = [*(rule["expr"] for rule in RULE.values()), *(text for texts in PA
 
 
 def unknown(expression: str) -> list[str]:
-    """The names in an expression that are no metric as Prometheus has it."""
+    """The names in an expression that are not metrics as Prometheus names them."""
     series = {name + "_total" if kind == "counter" else name for name, (kind, _) in LISTED.items()}
     series |= {name + "_count" for name, (kind, _) in LISTED.items() if kind == "histogram"}
     return [name for name in re.findall(r"\bdranode_\w+", expression) if name not in series]
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_every_expression_names_metrics_and_labels_of_the_manual(expression: str) -> None:
+def test_every_expression_uses_documented_metrics_and_labels(expression: str) -> None:
     names = re.findall(r"\bdranode_\w+", expression)
     assert names
     assert unknown(expression) == []
@@ -39,23 +39,23 @@ def test_every_expression_names_metrics_and_labels_of_the_manual(expression: str
         assert grouped <= LISTED[re.sub(r"_(total|count)$", "", name)][1], name
 
 
-def test_a_metric_that_there_is_not_is_noticed() -> None:
+def test_an_unknown_metric_is_noticed() -> None:
     assert unknown("rate(dranode_claim_cpu_usage_seconds[5m])") == ["dranode_claim_cpu_usage_seconds"]
     assert unknown("dranode_claim_idle_total") == ["dranode_claim_idle_total"]
 
 
-def test_the_operators_rules_are_those_of_the_file() -> None:
+def test_the_prometheusrule_has_the_rules_of_the_file() -> None:
     manifest: dict[str, Any] = yaml.safe_load((DEPLOY / "components" / "alerts" / "prometheusrule.yaml").read_text())
     assert manifest["spec"] == RULES
 
 
-def test_the_charts_rules_are_those_of_the_file() -> None:
+def test_the_chart_has_the_rules_of_the_file() -> None:
     template = (DEPLOY / "chart" / "templates" / "alerts.yaml").read_text()
     (raw,) = re.findall(r"\{\{ `(.*?)` \}\}", template, re.DOTALL)
     assert yaml.safe_load(raw) == RULES
 
 
-def test_panels_have_their_own_places_and_the_dashboards_source() -> None:
+def test_panels_do_not_overlap_and_use_the_dashboards_source() -> None:
     places: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]

@@ -1,4 +1,4 @@
-"""What an installation compiles where Python writes no bytecode by itself."""
+"""What an installation compiles where Python is told not to write bytecode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dranode.driver.cli import serve
 ROOT = Path(__file__).parents[3]
 
 
-def test_what_runs_is_compiled_although_python_may_write_no_bytecode(tmp_path: Path) -> None:
+def test_what_runs_is_compiled_even_if_python_writes_no_bytecode(tmp_path: Path) -> None:
     forbidding = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path)}
     script, lock = ROOT / "requirements" / "bytecode.py", ROOT / "requirements" / "run.lock"
     subprocess.run([sys.executable, script, lock], check=True, env=forbidding, timeout=300)
@@ -26,6 +26,6 @@ def test_what_runs_is_compiled_although_python_may_write_no_bytecode(tmp_path: P
     assert not (tmp_path / ROOT.relative_to("/") / "tests").exists()
 
 
-def test_the_installation_compiles_there() -> None:
+def test_the_installer_compiles_if_python_writes_no_bytecode() -> None:
     lines = (ROOT / "requirements" / "install.sh").read_text().splitlines()
     assert lines[-1].startswith('if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then "$venv/bin/python" "$here/bytecode.py"')

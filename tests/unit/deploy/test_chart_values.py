@@ -20,7 +20,7 @@ from tests.fakes.kustomize import DEPLOY
 CHART = DEPLOY / "chart"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 OURS = ("cpu", "gpu", "memory")
-# The pod's rights follow the value cpu.maxIsolation, and the template says so.
+# The template refuses these, and says which value of the chart to set instead.
 REFUSED_BY_A_TEMPLATE = ("maxIsolation", "hostRoot")
 
 
@@ -46,7 +46,7 @@ def test_the_defaults_of_the_chart_follow_its_schema() -> None:
         "0:memory=1Gi,hugepages-2Mi=64Mi;1:memory=1Gi", "12:1024",
     ],
 )  # fmt: skip
-def test_memory_that_the_driver_can_reserve_is_a_value(value: str) -> None:
+def test_memory_that_the_driver_can_reserve_is_accepted(value: str) -> None:
     parse_reserved(value)
     assert problems({"memory": {"reservedMemory": value}}) == []
     assert problems({"drivers": ["memory"], "config": {"plugins": {"memory": {"reservedMemory": value}}}}) == []
@@ -55,7 +55,7 @@ def test_memory_that_the_driver_can_reserve_is_a_value(value: str) -> None:
 @pytest.mark.parametrize(
     "value", ["1Gi", "a:1Gi", "0=1Gi", "0:", "0:1GB", "memory=1Gi", "0:memory", "0:mem=1Gi", "0:-1Gi"]
 )
-def test_memory_that_the_driver_would_not_understand_is_no_value(value: str) -> None:
+def test_memory_that_the_driver_would_not_understand_is_refused(value: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f'"{value}"')):
         parse_reserved(value)
     assert problems({"memory": {"reservedMemory": value}})
@@ -63,7 +63,7 @@ def test_memory_that_the_driver_would_not_understand_is_no_value(value: str) -> 
 
 
 def keys() -> list[tuple[tuple[str, ...], Any]]:
-    """Every key of the configuration file that a driver of ours has, with its option."""
+    """Every key of the configuration file that belongs to one of our drivers, with its option."""
     return [
         (("plugins", each.section, each.key) if each.section else (each.key,), each.option)
         for each in declared().options
@@ -80,9 +80,7 @@ def in_config(place: tuple[str, ...], value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("place", "option"), keys(), ids=lambda each: ".".join(each) if isinstance(each, tuple) else ""
 )
-def test_every_key_of_a_driver_takes_in_the_chart_what_it_takes_in_the_file(
-    place: tuple[str, ...], option: Any
-) -> None:
+def test_every_driver_key_takes_the_same_values_in_chart_and_file(place: tuple[str, ...], option: Any) -> None:
     for value in option.choices or ([True, False] if isinstance(option.default, bool) else [option.default]):
         assert problems(in_config(place, value)) == []
     wrong = ["soket"] if option.choices else ["yes", 1] if isinstance(option.default, bool) else [True, ["a"]]
@@ -90,7 +88,7 @@ def test_every_key_of_a_driver_takes_in_the_chart_what_it_takes_in_the_file(
         assert problems(in_config(place, value)), (place, value)
 
 
-def test_every_key_of_the_framework_is_a_key_of_the_chart_and_a_misspelt_one_is_none() -> None:
+def test_the_chart_knows_every_framework_key_and_refuses_misspelt_ones() -> None:
     known = set(SCHEMA["properties"]["config"]["properties"])
     assert known == {
         *FRAMEWORK_KEYS,
@@ -105,7 +103,7 @@ def test_every_key_of_the_framework_is_a_key_of_the_chart_and_a_misspelt_one_is_
     assert problems(in_config(("plugins", "cpuu"), "socket"))
 
 
-def test_a_driver_of_others_has_keys_that_the_chart_does_not_know() -> None:
+def test_a_third_partys_driver_may_have_keys_that_the_chart_does_not_know() -> None:
     config = {
         "apiVersion": "v1alpha1",
         "idleSpeed": 3,
@@ -125,26 +123,26 @@ def test_a_driver_of_others_has_keys_that_the_chart_does_not_know() -> None:
         ("verbosity", 2, "2"),
     ],
 )
-def test_a_key_of_the_framework_takes_what_serve_takes(key: str, right: Any, wrong: Any) -> None:
+def test_a_framework_key_takes_what_serve_takes(key: str, right: Any, wrong: Any) -> None:
     assert problems({"config": {key: right}}) == []
     assert problems({"config": {key: wrong}})
 
 
 @pytest.mark.parametrize("value", ["0-1,8", "0", ""])
-def test_cpus_are_reserved_in_the_file_as_in_a_value(value: str) -> None:
+def test_reserved_cpus_are_written_the_same_in_file_and_value(value: str) -> None:
     for values in ({"cpu": {"reservedCPUs": value}}, {"config": {"reservedCPUs": value}}):
         assert problems(values) == []
     assert problems({"config": {"reservedCPUs": "a-b"}})
 
 
-def test_drivers_are_names_of_entry_points_and_what_they_publish_as() -> None:
+def test_drivers_are_entry_points_and_driver_names_are_checked() -> None:
     assert problems({"drivers": ["cpu", "fpga"]}) == []
     assert problems({"drivers": ["cpu", "fans"], "driverNames": {"fans": "fans.example.com"}}) == []
     for values in ({"drivers": ["cpu,fpga"]}, {"drivers": [""]}, {"driverNames": {"fans": "Fans/x"}}):
         assert problems(values), values
 
 
-def test_flags_and_keys_of_the_chart_are_those_of_the_program() -> None:
+def test_the_chart_uses_only_flags_and_keys_that_the_program_has() -> None:
     flags = {setting.flag for setting in driver_settings()}
     template = (CHART / "templates" / "daemonset.yaml").read_text()
     named = set(

@@ -1,4 +1,4 @@
-"""The image: pinned, compiled before, with neither compiler nor secret."""
+"""The image is pinned and precompiled, and has neither a compiler nor a secret in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stage(name: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_every_stage_is_made_from_one_pinned_base_and_the_last_is_the_drivers() -> None:
+def test_every_stage_comes_from_one_pinned_base_and_serve_is_last() -> None:
     (name, base), *_ = instructions()
     assert name == "ARG"
     assert re.fullmatch(r"BASE=python:3\.1\d\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base)
@@ -38,13 +38,13 @@ def test_every_stage_is_made_from_one_pinned_base_and_the_last_is_the_drivers() 
     ]  # fmt: skip
 
 
-def test_python_is_compiled_and_what_is_compiled_gets_one_time() -> None:
+def test_python_is_compiled_and_compiled_files_get_one_timestamp() -> None:
     assert "compileall" in " ".join(rest for _, rest in stage("python"))
     (*_, (_, build)) = stage("build")
     assert build.index("compileall") < build.index("touch")
 
 
-def test_what_the_image_holds_is_pinned_and_compiled_before() -> None:
+def test_everything_in_the_image_is_pinned_and_precompiled() -> None:
     for name, lock in (("build", "serve"), ("build-debug", "debug")):
         build = " ".join(rest for _, rest in stage(name))
         assert f"--require-hashes -r requirements/{lock}.lock" in build
@@ -56,7 +56,7 @@ def test_what_the_image_holds_is_pinned_and_compiled_before() -> None:
         )
 
 
-def test_the_image_has_neither_compiler_nor_installer() -> None:
+def test_the_image_has_neither_a_compiler_nor_pip() -> None:
     assert stage("serve")[1:] == [("COPY", "--from=build /opt/dranode /opt/dranode")]
     (command,) = [rest for name, rest in stage("base") if name == "RUN"]
     assert "pip uninstall" in command
@@ -69,12 +69,12 @@ def locked(name: str) -> set[str]:
     return set(re.findall(r"^([a-z0-9_.-]+)==", text, re.MULTILINE))
 
 
-def test_the_image_has_what_the_program_needs_but_the_colors_of_source_code() -> None:
+def test_the_image_has_every_library_but_the_syntax_highlighter() -> None:
     assert locked("run") - locked("serve") == {"pygments", "markdown-it-py", "mdurl"}
     assert locked("serve") < locked("run")
 
 
-def test_only_the_debug_image_and_an_extra_have_the_kubernetes_package() -> None:
+def test_only_the_debug_image_and_one_extra_have_the_kubernetes_package() -> None:
     project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
     assert [name for name, needed in project["optional-dependencies"].items() if "kubernetes" in " ".join(needed)] == [
         "auth-provider"
@@ -82,12 +82,12 @@ def test_only_the_debug_image_and_an_extra_have_the_kubernetes_package() -> None
     assert {name for name in ("serve", "run", "debug") if "kubernetes" in locked(name)} == {"debug"}
 
 
-def test_the_image_and_the_package_are_of_one_version() -> None:
+def test_the_image_and_the_package_have_the_same_version() -> None:
     document = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())
     assert ("ARG", f"VERSION={document['project']['version']}") in stage("base")
 
 
-def test_every_part_and_nothing_secret_is_copied() -> None:
+def test_every_package_and_nothing_else_is_copied() -> None:
     copied = {source for name, rest in stage("build") if name == "COPY" for source in map(str, rest.split()[:-1])}
     listed = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
     assert set(listed.values()) == {source.rstrip("/") for source in copied if source.endswith("/")} - {"requirements"}
@@ -96,7 +96,7 @@ def test_every_part_and_nothing_secret_is_copied() -> None:
     assert {line[1:] for line in ignored if line.startswith("!")} == {source.rstrip("/") for source in copied}
 
 
-def test_the_image_starts_the_driver_as_root_without_writing() -> None:
+def test_the_image_runs_the_driver_as_root_and_writes_no_bytecode() -> None:
     final = dict(stage("base"))
     assert (final["ENTRYPOINT"], final["CMD"], final["USER"]) == ('["dranode"]', '["serve"]', "0:0")
     assert "PYTHONDONTWRITEBYTECODE=1" in final["ENV"]

@@ -36,7 +36,7 @@ def test_the_archive_holds_the_launcher_and_the_wheel(dist: Path) -> None:
     assert members == {"kubectl-dranode": 0o755, wheel: 0o644, "run.lock": 0o644, "LICENSE": 0o644}
 
 
-def test_the_manifest_has_version_and_checksum(dist: Path) -> None:
+def test_the_manifest_has_the_version_and_the_checksum(dist: Path) -> None:
     manifest = yaml.safe_load((dist / "dranode.yaml").read_text())
     (platform,) = manifest["spec"]["platforms"]
     assert (manifest["metadata"]["name"], manifest["spec"]["version"]) == ("dranode", f"v{version()}")
@@ -44,10 +44,10 @@ def test_the_manifest_has_version_and_checksum(dist: Path) -> None:
     assert (platform["bin"], platform["uri"].rpartition("/")[2]) == ("kubectl-dranode", "kubectl-dranode.tar.gz")
 
 
-def test_the_launcher_makes_its_environment_once_and_runs_the_plugin(dist: Path) -> None:
+def test_the_launcher_creates_its_environment_once_and_runs_the_plugin(dist: Path) -> None:
     tools, log = dist / "tools", dist / "log"
     tools.mkdir()
-    # A python3 that makes an environment as venv does, whose python notes what it is asked for.
+    # A python3 that creates an environment as venv does, with a python in it that logs its arguments.
     python = tools / "python3"
     made = f'printf \'#!/bin/sh\\necho "$@" >> {log}\\n\' > "$3/bin/python"'
     steps = ("#!/bin/sh", 'mkdir -p "$3/bin"', 'cp "$0" "$3/bin/kubectl-dranode"', made, 'chmod +x "$3/bin/python"')
@@ -60,7 +60,7 @@ def test_the_launcher_makes_its_environment_once_and_runs_the_plugin(dist: Path)
         subprocess.run([dist / "plugin" / "kubectl-dranode", "claims", "-A"], env=environment, check=True)
     lines = log.read_text().splitlines()
     libraries, own = (line.split() for line in lines if "pip install" in line)
-    # What comes from an index is compared with the hashes of the release, and nothing else comes from one.
+    # Only libraries come from an index, and pip compares them with the hashes of the release.
     assert {"--require-hashes", "--no-deps", str(dist / "plugin" / "run.lock")} < set(libraries)
     assert {"--no-index", "--no-deps", str(dist / "plugin" / f"dranode-{version()}-py3-none-any.whl")} < set(own)
     assert [line.endswith("run_plugin() claims -A") for line in lines] == [False, False, True, True]
@@ -76,7 +76,7 @@ def test_the_lock_in_the_archive_has_a_hash_for_every_library(dist: Path) -> Non
     assert [entry for entry in pinned if "==" not in entry or "--hash=sha256:" not in entry] == []
 
 
-def test_the_launchers_line_of_python_runs_the_plugin_under_kubectls_name() -> None:
+def test_the_launcher_runs_the_plugin_under_kubectls_name() -> None:
     (line,) = (text for text in (KREW / "kubectl-dranode").read_text().splitlines() if text.startswith("exec"))
     code = line.partition("'")[2].partition("'")[0]
     done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True)

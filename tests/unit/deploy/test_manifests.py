@@ -1,4 +1,4 @@
-"""The manifests of `deploy/`: valid, least, and saying what the driver does."""
+"""The manifests of `deploy/` are valid, ask for as little as possible, and agree with what the driver does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dranode.tools.readers.cluster import RIGHTS
 from tests.fakes.kustomize import COMPONENTS, DEPLOY, KUSTOMIZATION_KEYS, built, by_kubectl, kustomization, pod, the
 from tests.kubernetes_schemas import documents, problems
 
-# The kinds of operators and of OpenShift, of which Kubernetes publishes no schema.
+# Kinds of operators and of OpenShift, for which Kubernetes publishes no schema.
 ELSEWHERE = ("monitoring.coreos.com/v1", "security.openshift.io/v1")
 DISTRIBUTIONS = ("k0s", "k3s", "microk8s", "rke2", "talos")
 
@@ -31,7 +31,7 @@ def test_every_manifest_follows_kubernetes_schemas(folder: Path) -> None:
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
-def test_the_schemas_refuse_what_an_api_server_would() -> None:
+def test_the_schemas_refuse_what_an_api_server_would_refuse() -> None:
     manifest = the("DaemonSet", "dranode")
     manifest["spec"]["template"]["spec"]["containers"][0]["privilegd"] = True
     del manifest["spec"]["selector"]
@@ -42,7 +42,7 @@ def test_the_schemas_refuse_what_an_api_server_would() -> None:
 
 
 @pytest.mark.parametrize("distribution", ["", *DISTRIBUTIONS])
-def test_components_go_together_with_any_distribution(tmp_path: Path, distribution: str) -> None:
+def test_all_components_can_be_combined_on_any_distribution(tmp_path: Path, distribution: str) -> None:
     together = [folder for folder in COMPONENTS if folder.name not in DISTRIBUTIONS or folder.name == distribution]
     (daemonset,) = [one for one in by_kubectl(tmp_path, together) if one["kind"] == "DaemonSet"]
     spec = daemonset["spec"]["template"]["spec"]
@@ -57,7 +57,9 @@ def test_components_go_together_with_any_distribution(tmp_path: Path, distributi
 
 
 @pytest.mark.parametrize("folder", [DEPLOY, *COMPONENTS], ids=lambda path: path.name)
-def test_the_driver_looks_where_the_nodes_folders_are_mounted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_looks_where_the_nodes_directories_are_mounted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (container,) = pod(folder)["containers"]
     monkeypatch.setenv("NODE_NAME", "n")
     parsed = serve.make_context("serve", container["args"][1:]).params
@@ -87,14 +89,14 @@ def test_every_file_is_part_of_a_kustomization() -> None:
         assert {path.name for path in folder.glob("*.yaml")} == named
 
 
-def test_what_people_take_without_git_is_whole() -> None:
-    # A link is a file with a path in it to whoever has a zip archive, a raw download or no symbolic links.
+def test_deploy_has_no_symbolic_links() -> None:
+    # In a zip archive, in a raw download or on Windows, a symbolic link becomes a file that contains a path.
     assert [path for path in DEPLOY.rglob("*") if path.is_symlink()] == []
     (daemonset,) = documents(DEPLOY / "daemonset.yaml")
     assert daemonset["kind"] == "DaemonSet"
 
 
-def test_only_objects_of_a_namespace_name_one() -> None:
+def test_only_namespaced_objects_have_a_namespace() -> None:
     named = {one["kind"] for one in built(DEPLOY) if "namespace" in one["metadata"]}
     assert named == {"ServiceAccount", "DaemonSet"}
     assert the("PodMonitor", "dranode", DEPLOY / "components" / "podmonitor")["metadata"]["namespace"] == "dranode"
@@ -103,7 +105,7 @@ def test_only_objects_of_a_namespace_name_one() -> None:
     )
 
 
-def test_the_network_policy_is_for_the_port_and_the_pods_of_the_daemonset() -> None:
+def test_the_network_policy_matches_the_daemonsets_port_and_pods() -> None:
     spec = the("NetworkPolicy", "dranode", DEPLOY / "components" / "network-policy")["spec"]
     daemonset = the("DaemonSet", "dranode")["spec"]
     assert spec["podSelector"] == daemonset["selector"]
@@ -117,7 +119,7 @@ def test_the_network_policy_is_for_the_port_and_the_pods_of_the_daemonset() -> N
 
 
 @pytest.mark.parametrize("folder", [DEPLOY, *COMPONENTS], ids=lambda path: path.name)
-def test_the_driver_has_no_right_that_it_does_not_need(folder: Path) -> None:
+def test_the_driver_has_no_privilege_that_it_does_not_need(folder: Path) -> None:
     spec = pod(folder)
     (container,) = spec["containers"]
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
@@ -129,11 +131,11 @@ def test_the_driver_has_no_right_that_it_does_not_need(folder: Path) -> None:
     writable = {mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     more = {"host-irq", "host-sys", "host-irqbalance", "host-dbus"} if isolates else set()
     assert writable == {"plugins", "plugins-registry", "cdi", "nri", "tmp"} | more
-    # Everything else that is mounted is the node's.
+    # Every other volume comes from the node.
     assert [volume["name"] for volume in spec["volumes"] if "hostPath" not in volume] == ["tmp"]
 
 
-def test_isolation_gives_the_pod_more_and_the_account_nothing() -> None:
+def test_isolation_gives_more_to_the_pod_and_nothing_to_the_account() -> None:
     without, isolating = (
         {(one["kind"], one["metadata"]["name"]): one for one in built(folder)}
         for folder in (DEPLOY, DEPLOY / "components" / "isolation")
@@ -150,7 +152,7 @@ def test_every_mount_has_its_volume() -> None:
         assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
 
 
-def test_openshifts_constraints_admit_the_pod_and_no_more() -> None:
+def test_openshifts_constraints_allow_the_pod_and_no_more() -> None:
     folder = DEPLOY / "components" / "openshift"
     scc = the("SecurityContextConstraints", "dranode", folder)
     (container,) = pod()["containers"]
@@ -164,18 +166,18 @@ def test_openshifts_constraints_admit_the_pod_and_no_more() -> None:
         "allowHostDirVolumePlugin"
     ]
     kinds = {next(key for key in volume if key != "name") for volume in pod()["volumes"]}
-    # The token of the pod's account comes as a projected volume.
+    # The token of the pod's service account is a projected volume.
     assert {*kinds, "projected"} == set(scc["volumes"])
 
 
-def test_openshifts_role_follows_a_rename(tmp_path: Path) -> None:
+def test_openshifts_role_follows_a_renamed_account(tmp_path: Path) -> None:
     objects = by_kubectl(tmp_path, [DEPLOY / "components" / "openshift"], namespace="elsewhere", namePrefix="my-")
     (scc,) = [one for one in objects if one["kind"] == "SecurityContextConstraints"]
     (role,) = [one for one in objects if one["kind"] == "ClusterRole" and one["metadata"]["name"].endswith("-scc")]
     assert role["rules"][0]["resourceNames"] == [scc["metadata"]["name"]] == ["my-dranode"]
 
 
-def test_a_new_driver_comes_before_the_old_one_goes() -> None:
+def test_the_new_driver_starts_before_the_old_one_stops() -> None:
     spec = the("DaemonSet", "dranode")["spec"]
     assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     (container,) = pod()["containers"]
@@ -197,7 +199,7 @@ def test_probes_reach_the_address_that_the_driver_listens_on() -> None:
 
 
 @pytest.mark.parametrize("folder", [DEPLOY, *COMPONENTS], ids=lambda path: path.name)
-def test_serve_takes_the_arguments_and_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_understands_the_arguments_and_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (container,) = pod(folder)["containers"]
     for one in container["env"]:
         monkeypatch.setenv(one["name"], one.get("value", "x"))
@@ -211,7 +213,7 @@ def test_serve_takes_the_arguments_and_the_environment(folder: Path, monkeypatch
     assert {parsed["cdi_dir"], str(Path(parsed["nri_socket"]).parent)} < mounted
 
 
-def test_the_role_is_the_least_one() -> None:
+def test_the_role_has_only_what_the_driver_needs() -> None:
     rules = the("ClusterRole", "dranode")["rules"]
     allowed = {
         f"{group or 'core'}/{resource}": (sorted(rule["verbs"]), rule.get("resourceNames"))
@@ -232,7 +234,7 @@ def test_the_role_is_the_least_one() -> None:
     }
 
 
-def test_doctor_asks_for_the_rights_of_the_role() -> None:
+def test_doctor_checks_the_rights_of_the_role() -> None:
     granted = {
         Right(verb, resource, group)
         for rule in the("ClusterRole", "dranode")["rules"]
@@ -244,36 +246,36 @@ def test_doctor_asks_for_the_rights_of_the_role() -> None:
     assert set(RIGHTS) == granted
 
 
-def test_the_binding_is_for_the_account_of_the_daemonset() -> None:
+def test_the_binding_names_the_daemonsets_account() -> None:
     (subject,) = the("ClusterRoleBinding", "dranode")["subjects"]
     account = the("ServiceAccount", "dranode")["metadata"]
     assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
     assert pod()["serviceAccountName"] == account["name"]
 
 
-def test_the_drivers_own_pod_starts_where_the_runtime_requires_the_driver() -> None:
+def test_the_drivers_pod_starts_even_where_the_runtime_requires_the_driver() -> None:
     metadata = the("DaemonSet", "dranode")["spec"]["template"]["metadata"]
     assert metadata["annotations"] == {TOLERANCE: "true"}
 
 
-def test_the_namespace_lets_the_pod_in() -> None:
+def test_the_namespace_allows_a_privileged_pod() -> None:
     labels = the("Namespace", "dranode")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
-# A row of the tables of what is mounted: the paths in its first cell, and whether any cell says that it is written.
+# A row of the tables of mounts: the paths in its first cell, and whether any cell says that they are written to.
 _ROW = re.compile(r"^\| (?P<paths>[^|]*`/[^|]*)\|(?P<rest>.*)\|$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("folder", [DEPLOY, *COMPONENTS], ids=lambda path: path.name)
-def test_the_security_model_has_every_mount_and_says_which_are_written(folder: Path) -> None:
+def test_the_security_model_lists_every_mount_and_which_are_writable(folder: Path) -> None:
     text = (DEPLOY.parent / "docs" / "security.md").read_text()
     said: dict[str, bool] = {}
     for row in _ROW.finditer(text):
         written = "to write" in row["paths"] or row["rest"].rpartition("|")[2].strip() in ("yes", "connects")
         said |= dict.fromkeys(re.findall(r"`(/[^`]+)`", row["paths"]), written)
     (container,), (plain,) = (pod(each)["containers"] for each in (folder, DEPLOY))
-    # A distribution has the same folders elsewhere.
+    # Some distributions have the same directories elsewhere.
     usual = {one["name"]: one["mountPath"] for one in plain["volumeMounts"]}
     mounted = {
         usual.get(one["name"], one["mountPath"].removeprefix("/host")): not one.get("readOnly")

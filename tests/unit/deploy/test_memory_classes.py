@@ -1,4 +1,4 @@
-"""The classes of memory choose what they say and nothing else, by the simulator's CEL."""
+"""Each memory class selects its own kind of device and nothing else, evaluated with the simulator's CEL."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ DEVICES: list[tuple[str, Device]] = [
         ("dra.hugepages-1g", "hugepages-1g-numa0"),
     ],
 )
-def test_a_class_chooses_one_kind_of_device_and_fails_on_none(name: str, chosen: str) -> None:
+def test_a_class_selects_one_kind_of_device_and_fails_on_none(name: str, chosen: str) -> None:
     (selector,) = the("DeviceClass", name)["spec"]["selectors"]
     holds = compile_selector(selector["cel"]["expression"])
-    # A selector that fails on another driver's device would keep every claim from being allocated.
+    # A selector that fails on another driver's device would keep every claim of the class from being allocated.
     assert [each.name for driver, each in DEVICES if holds.matches(driver, each, lists_seen=True)] == [chosen]
 
 

@@ -1,4 +1,4 @@
-"""The admission policies of `deploy/`: who may say what another node has, and who may have admin access."""
+"""The admission policies of `deploy/`: who may publish a node's devices, and who may have admin access."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 from tests.fakes.kustomize import DEPLOY, built, by_kubectl, the
 
-# --- admission policies, evaluated as an API server does ---
+# --- the admission policies, evaluated as an API server does ---
 
 
 @cache
@@ -26,7 +26,7 @@ def program(expression: str) -> Any:
     question = cel.Type.Map(cel.Type.DYN, cel.Type.DYN)
 
     def step(name: str) -> Any:
-        """A method of the authorizer's builders: the question with one more word of it."""
+        """A method of the authorizer's builders, which adds one word to the question."""
         two = cel.Overload(f"dyn_{name}", cel.Type.DYN, [question, cel.Type.STRING], is_member=True, impl=ask(name))
         return cel.FunctionDecl(name, [two])
 
@@ -41,7 +41,7 @@ def ask(word: str) -> Any:
 
 
 def is_allowed(asked: Mapping[str, Any]) -> bool:
-    """Whether a rule of `asked["rules"]` grants what is asked, as RBAC says."""
+    """Whether a rule in `asked["rules"]` grants what is asked, by the rules of RBAC."""
     return any(
         all({"*", asked[word]} & set(rule[key]) for word, key in RULE_KEYS.items()) and not rule.get("resourceNames")
         for rule in asked["rules"]
@@ -52,7 +52,7 @@ RULE_KEYS = {"group": "apiGroups", "resource": "resources", "check": "verbs"}
 
 
 def rights(user: str, objects: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """What an API server's authorizer knows of a user: the rules of the roles that these objects bind to it."""
+    """What an API server's authorizer knows of a user: the rules of the roles that these objects bind to the user."""
     objects = list(objects)
     bound = {
         one["roleRef"]["name"]
@@ -66,7 +66,7 @@ def rights(user: str, objects: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def refusals(policy: str, **given: Any) -> list[str]:
-    """The messages with which a policy refuses a request; empty if it lets it through."""
+    """The messages with which a policy refuses a request; empty if it allows the request."""
     spec = the("ValidatingAdmissionPolicy", policy)["spec"]
     assert "matchConditions" not in spec
     if "request" in given and "authorizer" not in given:
@@ -103,7 +103,7 @@ def request(operation: str, node: str | None, user: str = ACCOUNT) -> dict[str, 
 
 
 def a_slice(node: str | None, driver: str = "dra.cpu", pool: str | None = None) -> dict[str, Any]:
-    """A slice of a node, in the pool of that node unless another one is named."""
+    """A slice of a node, in the pool of that node unless another pool is named."""
     scope = {"allNodes": True} if node is None else {"nodeName": node}
     return {"spec": {"driver": driver, "pool": {"name": pool or node or "everywhere"}, **scope}}
 
@@ -121,7 +121,7 @@ def test_a_driver_writes_the_slices_of_its_own_node(operation: str) -> None:
     ]
 
 
-# Who could add to the pool of node b from node a: a slice of a newer generation there makes b's own devices vanish.
+# What one could do by adding to node b's pool from node a: a slice of a newer generation there hides b's own devices.
 ON_NODE_A = {
     "the driver": request("CREATE", "a"),
     "another pod with rights": request("CREATE", "a", "system:serviceaccount:x:y"),
@@ -149,20 +149,20 @@ def test_nobody_on_a_node_writes_into_the_pool_of_another_node(who: str, operati
 @pytest.mark.parametrize(
     "old", [a_slice("b"), a_slice("a", pool="b"), a_slice(None), a_slice("b", "gpu.example.com")], ids=str
 )
-def test_no_update_takes_a_slice_of_another_node_or_pool_over(who: str, old: dict[str, Any]) -> None:
+def test_no_update_takes_over_a_slice_of_another_node_or_pool(who: str, old: dict[str, Any]) -> None:
     asked = {**ON_NODE_A[who], "operation": "UPDATE"}
     (refusal, *_) = refusals("dranode-slices", request=asked, object=a_slice("a"), oldObject=old)
     assert 'on node "a" may not write a ResourceSlice of ' in refusal
 
 
-def test_the_driver_takes_no_slice_of_another_driver_over() -> None:
+def test_the_driver_takes_over_no_slice_of_another_driver() -> None:
     asked, old = request("UPDATE", "a"), a_slice("a", "gpu.example.com")
     assert refusals("dranode-slices", request=asked, object=a_slice("a"), oldObject=old) == [
         f'{ACCOUNT} may not write a ResourceSlice of driver "gpu.example.com"'
     ]
 
 
-def test_a_driver_deletes_what_somebody_left_in_another_pool_for_its_node() -> None:
+def test_a_driver_may_delete_its_nodes_slices_from_another_pool() -> None:
     asked = request("DELETE", "a")
     assert refusals("dranode-slices", request=asked, object=None, oldObject=a_slice("a", pool="b")) == []
 
@@ -171,7 +171,7 @@ def test_a_driver_deletes_what_somebody_left_in_another_pool_for_its_node() -> N
     "spec", [{}, {"driver": "dra.cpu"}, {"driver": "dra.cpu", "nodeName": "a", "pool": {}}], ids=str
 )
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
-def test_a_slice_that_lacks_what_is_compared_is_refused_by_a_sentence(spec: dict[str, Any], operation: str) -> None:
+def test_a_slice_without_the_compared_fields_is_refused_with_a_message(spec: dict[str, Any], operation: str) -> None:
     asked = request(operation, "a")
     old = None if operation == "CREATE" else a_slice("a")
     refused = refusals("dranode-slices", request=asked, object={"spec": spec}, oldObject=old)
@@ -179,7 +179,7 @@ def test_a_slice_that_lacks_what_is_compared_is_refused_by_a_sentence(spec: dict
     assert all("may not write a ResourceSlice of " in refusal for refusal in refused)
 
 
-def test_users_of_whom_the_api_server_says_nothing_more_are_judged_too() -> None:
+def test_users_without_a_name_or_a_node_are_judged_too() -> None:
     for user in ({}, {"username": ACCOUNT, "extra": {}}, {"username": ACCOUNT, "extra": {"a": ["b"]}}):
         asked = {"operation": "CREATE", "userInfo": user}
         refused = refusals(
@@ -192,27 +192,27 @@ def test_users_of_whom_the_api_server_says_nothing_more_are_judged_too() -> None
         assert refused[0].startswith("the token names no node")
 
 
-def test_the_name_of_a_user_is_no_node_for_the_driver_unless_it_is_kubelets() -> None:
+def test_only_kubelets_user_name_counts_as_a_node() -> None:
     for user in ("system:node:", "system:nodes:a", "a", "system:serviceaccount:system:node:a"):
         asked = request("CREATE", None, user)
         mark = rights(ACCOUNT, built(DEPLOY))
         assert refusals("dranode-slices", request=asked, object=a_slice("a"), oldObject=None, authorizer=mark) != []
 
 
-def test_a_driver_deletes_the_slices_of_its_own_node() -> None:
+def test_a_driver_may_delete_only_the_slices_of_its_own_node() -> None:
     asked = request("DELETE", "a")
     assert refusals("dranode-slices", request=asked, object=None, oldObject=a_slice("a")) == []
     assert len(refusals("dranode-slices", request=asked, object=None, oldObject=a_slice("b"))) == 1
 
 
-def test_a_driver_writes_no_slice_of_another_driver() -> None:
+def test_a_driver_may_not_write_a_slice_of_another_driver() -> None:
     asked = request("CREATE", "a")
     assert refusals("dranode-slices", request=asked, object=a_slice("a", "gpu.example.com"), oldObject=None) == [
         f'{ACCOUNT} may not write a ResourceSlice of driver "gpu.example.com"'
     ]
 
 
-def test_a_token_of_no_node_writes_no_slice() -> None:
+def test_a_token_without_a_node_may_not_write_slices() -> None:
     first, _ = refusals("dranode-slices", request=request("CREATE", None), object=a_slice("a"), oldObject=None)
     assert first.startswith("the token names no node")
 
@@ -220,7 +220,7 @@ def test_a_token_of_no_node_writes_no_slice() -> None:
 @pytest.mark.parametrize(
     "user", ["system:node:b", "kubernetes-admin", "system:serviceaccount:kube-system:generic-garbage-collector"]
 )
-def test_who_deletes_slices_for_a_reason_is_none_of_the_policys_business(user: str) -> None:
+def test_the_policy_does_not_limit_who_else_deletes_slices(user: str) -> None:
     for authorizer in (NOBODY, ADMINISTRATOR):
         asked = request("DELETE", None, user)
         assert (
@@ -228,16 +228,16 @@ def test_who_deletes_slices_for_a_reason_is_none_of_the_policys_business(user: s
         )
 
 
-def test_who_changes_nothing_that_a_slice_says_may_write_it() -> None:
-    # Storage migration and garbage collection do.
+def test_anyone_may_write_a_slice_without_changing_its_content() -> None:
+    # As storage migration and garbage collection do.
     for user in ("system:serviceaccount:kube-system:storage-version-migrator-controller", "kubernetes-admin"):
         asked = request("UPDATE", "elsewhere", user)
         given: dict[str, Any] = {"object": a_slice("b"), "oldObject": a_slice("b"), "authorizer": ADMINISTRATOR}
         assert refusals("dranode-slices", request=asked, **given) == []
 
 
-def test_drivers_of_others_publish_as_they_like() -> None:
-    # Some of them have all rights, and some publish devices of no node from a pod on one.
+def test_other_vendors_drivers_publish_as_they_like() -> None:
+    # Some have all rights, and some publish devices that belong to no node from a pod that runs on one.
     for authorizer in (NOBODY, ADMINISTRATOR):
         asked = request("CREATE", "a", "system:serviceaccount:vendor:driver")
         given: dict[str, Any] = {"object": a_slice(None, "gpu.example.com"), "oldObject": None}
@@ -245,7 +245,7 @@ def test_drivers_of_others_publish_as_they_like() -> None:
 
 
 def renamed(namespace: str, prefix: str) -> list[dict[str, Any]]:
-    """What kustomize makes of `namespace:` and `namePrefix:`, as far as roles and accounts go."""
+    """What kustomize does for `namespace:` and `namePrefix:`, as far as roles and accounts are concerned."""
     objects = list(built(DEPLOY))
     for one in objects:
         one["metadata"]["name"] = prefix + one["metadata"]["name"]
@@ -257,7 +257,7 @@ def renamed(namespace: str, prefix: str) -> list[dict[str, Any]]:
     return objects
 
 
-def test_kubectl_renames_as_this_test_does(tmp_path: Path) -> None:
+def test_kubectl_renames_as_these_tests_do(tmp_path: Path) -> None:
     theirs = by_kubectl(tmp_path, namespace="elsewhere", namePrefix="my-")
     ours = renamed("elsewhere", "my-")
     user = "system:serviceaccount:elsewhere:my-dranode"
@@ -288,8 +288,8 @@ def test_the_policy_follows_an_account_that_was_renamed(operation: str, prefix: 
 
 
 @pytest.mark.parametrize("node", ["a", None])
-def test_no_service_account_says_what_another_node_has_whatever_its_rights_are(node: str | None) -> None:
-    # A role of somebody's own that lacks the mark, or one that may do everything.
+def test_no_service_account_publishes_another_nodes_devices(node: str | None) -> None:
+    # One without the marker right, and one that may do everything.
     for authorizer in (NOBODY, ADMINISTRATOR):
         for operation, old in (("CREATE", None), ("UPDATE", a_slice("b", "other"))):
             asked = request(operation, node, "system:serviceaccount:x:y")
@@ -324,8 +324,8 @@ def test_admin_access_is_for_labeled_namespaces(form: str, kind: str) -> None:
     assert refusals("dranode-admin-access", object=admin(form, kind), namespaceObject=labeled) == []
 
 
-def test_claims_with_admin_access_can_go_whatever_became_of_their_namespace() -> None:
-    # Specs are immutable, and who removes a claim's finalizer updates it.
+def test_claims_with_admin_access_can_be_removed_from_any_namespace() -> None:
+    # Specs are immutable, and removing a claim's finalizer is an update.
     spec = the("ValidatingAdmissionPolicy", "dranode-admin-access")["spec"]
     assert [rule["operations"] for rule in spec["matchConstraints"]["resourceRules"]] == [["CREATE"]]
 
@@ -341,7 +341,7 @@ def test_claims_with_admin_access_can_go_whatever_became_of_their_namespace() ->
     ],
 )
 @pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate"])
-def test_claims_without_admin_access_pass_everywhere(spec: dict[str, Any] | None, kind: str) -> None:
+def test_claims_without_admin_access_are_allowed_everywhere(spec: dict[str, Any] | None, kind: str) -> None:
     claim: dict[str, Any] = {"kind": kind}
     if spec is not None:
         claim["spec"] = spec if kind == "ResourceClaim" else {"spec": spec}
@@ -349,7 +349,7 @@ def test_claims_without_admin_access_pass_everywhere(spec: dict[str, Any] | None
         assert refusals("dranode-admin-access", object=claim, namespaceObject=namespace) == []
 
 
-def test_one_request_of_several_with_admin_access_is_enough() -> None:
+def test_one_request_with_admin_access_among_several_is_noticed() -> None:
     claim = admin("v1", "ResourceClaim")
     claim["spec"]["devices"]["requests"].insert(0, {"name": "first", "exactly": {"deviceClassName": "dra.cpu"}})
     for namespace in UNLABELLED:

@@ -1,4 +1,4 @@
-"""The rights of `deploy/reader`: what `explain`, `report`, `fit` and the plug-in ask for, and nothing that writes."""
+"""The rights of `deploy/reader`: what `explain`, `report`, `fit` and the plug-in ask for, and no right to write."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_the_manifests_follow_kubernetes_schemas() -> None:
     )
 
 
-def test_no_rule_writes() -> None:
+def test_no_rule_allows_writing() -> None:
     (role,) = documents(READER / "reader.yaml")
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list"}
 
 
-def test_the_rights_are_those_of_the_objects_that_are_read() -> None:
+def test_the_rights_cover_exactly_what_is_read() -> None:
     groups = {"": API_GROUP, "/api/v1": ""}
     paths = {kind: path or ROOTS.get(kind, ("",))[0] for kind, (path, _) in RESOURCES.items()}
     asked = {

@@ -1,4 +1,4 @@
-"""Every fuzzer takes its corpus, what was found before among it, and a seeded lot of altered inputs."""
+"""Every fuzzer accepts its corpus, including inputs that once failed, and a seeded set of altered inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def target(fuzzer: Path) -> Callable[[bytes], None]:
 
 
 def altered(content: bytes, dice: random.Random) -> Iterator[bytes]:
-    """The input, cut, with a byte changed, and with a piece twice."""
+    """The input cut off, with a byte changed, and with a piece repeated."""
     yield content
     for _ in range(ALTERED):
         at = dice.randrange(len(content) + 1)
@@ -31,7 +31,7 @@ def altered(content: bytes, dice: random.Random) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("fuzzer", fuzzers(), ids=lambda fuzzer: fuzzer.stem)
-def test_a_fuzzer_takes_its_corpus(fuzzer: Path) -> None:
+def test_a_fuzzer_accepts_its_corpus(fuzzer: Path) -> None:
     inputs = sorted(corpus(fuzzer).iterdir())
     assert inputs
     test_one_input, dice = target(fuzzer), random.Random(fuzzer.stem)
@@ -40,7 +40,7 @@ def test_a_fuzzer_takes_its_corpus(fuzzer: Path) -> None:
             test_one_input(content)
 
 
-def test_corpora_are_small_and_each_is_a_fuzzers() -> None:
+def test_corpora_are_small_and_each_belongs_to_a_fuzzer() -> None:
     assert sorted(folder.name for folder in (FOLDER / "corpus").iterdir()) == [
         fuzzer.stem.removesuffix("_fuzzer") for fuzzer in fuzzers()
     ]
@@ -50,11 +50,11 @@ def test_corpora_are_small_and_each_is_a_fuzzers() -> None:
 
 
 @pytest.mark.parametrize("fuzzer", fuzzers(), ids=lambda fuzzer: fuzzer.stem)
-def test_a_fuzzer_can_be_measured_by_oss_fuzz_which_puts_lines_before_it(fuzzer: Path) -> None:
+def test_oss_fuzz_can_put_lines_in_front_of_a_fuzzer(fuzzer: Path) -> None:
     compile("import atexit\n" + fuzzer.read_text(), fuzzer.name, "exec")
 
 
-def test_the_packed_fuzzers_have_atheris_which_pyinstaller_finds_by_a_statement() -> None:
+def test_pyinstaller_finds_atheris_by_an_import_statement() -> None:
     parsed = ast.parse((FOLDER / "harness.py").read_text())
     imported = {name.name for node in ast.walk(parsed) if isinstance(node, ast.Import) for name in node.names}
     assert "atheris" in imported

@@ -1,4 +1,4 @@
-"""Every check passes on a driver that is right, and finds the one that it is there for."""
+"""Every check passes with a correct driver, and finds the faulty driver that was written for it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MODULES = (
     faults_resources,
     faults_slices,
 )
-# What a faulty driver does not do is awaited so long; the right one is given as long as it takes.
+# How long to wait for what a faulty driver never does; the correct driver gets as long as it needs.
 SHORT = 0.4
 ATTEMPTS = 6
 
@@ -62,7 +62,7 @@ def right() -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
-def test_a_right_driver_passes(right: Bench, check: Check) -> None:
+def test_a_correct_driver_passes(right: Bench, check: Check) -> None:
     if check.id == "health-not-advertised":
         pytest.skip("it is for drivers without health, and has a test of its own")
     (outcome,) = run_checks(right, [check])
@@ -70,7 +70,7 @@ def test_a_right_driver_passes(right: Bench, check: Check) -> None:
 
 
 class LooksAtItsStart(RightDriver):
-    """Repairs its slices when it starts, and then no more."""
+    """Repairs its slices when it starts, and never again."""
 
     def publishes(self, stopped: threading.Event) -> Publisher:
         return faults_edits.Once(self, stopped)
@@ -82,7 +82,7 @@ def _drop_attributes(document: Document) -> None:
 
 
 @pytest.mark.parametrize("check", ["slices-v1beta2", "slices-v1beta1", "slices-after-restart"])
-def test_what_slices_lack_from_before_is_not_held_against_a_driver_that_starts(check: str) -> None:
+def test_slices_damaged_before_a_start_are_not_the_drivers_fault(check: str) -> None:
     with bench_of(LooksAtItsStart, patience=5.0) as bench:
         bench.begin()
         assert bench.eventually(lambda: len(bench.slices()) > 2, PATIENCE)
@@ -99,7 +99,7 @@ def test_a_driver_without_health_passes() -> None:
 
 
 class ClosesItsFolder(RightDriver):
-    """Lets everybody write what lies below a folder that only the owner can enter."""
+    """Makes a file writable by everybody, below a directory that only the owner can enter."""
 
     def save(self, records: dict[str, Document]) -> None:
         super().save(records)
@@ -110,7 +110,7 @@ class ClosesItsFolder(RightDriver):
         state.chmod(0o666)
 
 
-def test_files_below_a_folder_that_only_the_owner_enters_may_have_any_mode() -> None:
+def test_files_in_a_directory_that_only_the_owner_enters_may_have_any_mode() -> None:
     with bench_of(ClosesItsFolder) as bench:
         (outcome,) = run_checks(bench, [CHECKS["restart-state-not-writable"]])
         assert list(bench.places.data.rglob("state")) if bench.places.data else False
@@ -118,7 +118,7 @@ def test_files_below_a_folder_that_only_the_owner_enters_may_have_any_mode() -> 
 
 
 class WaitsForTheServer(RightDriver):
-    """Tries for a while to get a claim before it refuses it, or answers from its record."""
+    """Tries for a while to get the claim before it refuses, or answers from its record."""
 
     seconds = 0.6
 
@@ -131,7 +131,7 @@ class WaitsForTheServer(RightDriver):
 
 
 @pytest.mark.parametrize("check", ["prepare-server-error", "prepare-server-away"])
-def test_a_driver_that_waits_for_the_server_longer_than_kubelet_for_the_driver_is_found(
+def test_a_driver_that_waits_longer_for_the_server_than_kubelet_waits_is_found(
     check: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prepare_refused, "CALL_SECONDS", WaitsForTheServer.seconds / 2)
@@ -145,21 +145,21 @@ class FailsGetInfo(RightDriver):
         raise OSError(instance.endpoint)
 
 
-def test_a_driver_whose_registration_fails_is_reported_with_what_it_said() -> None:
+def test_a_failed_registration_is_reported_with_the_drivers_words() -> None:
     said = r"GetInfo at right-reg.sock failed: .*dra\.sock"
     with bench_of(FailsGetInfo, patience=1.0) as bench, pytest.raises(Breach, match=said):
         bench.begin()
 
 
 class AnswersNoDevices(RightDriver):
-    """Hands its devices over by other means, as drivers with NRI alone do."""
+    """Provides its devices by other means, as drivers that only use NRI do."""
 
     def prepare(self, claim: Any) -> list[Document]:
         super().prepare(claim)
         return []
 
 
-def test_a_driver_that_answers_no_devices_breaks_no_must() -> None:
+def test_a_driver_that_answers_without_devices_breaks_no_must() -> None:
     musts = [check for check in CHECKS.values() if check.level is Level.MUST]
     with bench_of(AnswersNoDevices) as bench:
         outcomes = run_checks(bench, musts)
@@ -175,7 +175,7 @@ def test_a_faulty_driver_is_found(fault: Fault) -> None:
             lambda: len(bench.server().objects.all("resourceslices")) > 2, PATIENCE if fault.publishes else 0
         )
         bench.patience = SHORT
-        # What a driver should not do it may do later than the check looks, on a busy machine.
+        # On a busy machine the driver may do what it should not only after the check has looked.
         for _ in range(ATTEMPTS):
             (outcome,) = run_checks(bench, [CHECKS[fault.check]])
             if outcome.verdict is Verdict.FAILED and fault.says in outcome.text:
@@ -191,7 +191,7 @@ def test_every_check_has_a_faulty_driver() -> None:
     assert sorted(CHECKS.keys() - {fault.check for fault in FAULTS}) == []
 
 
-def test_slices_of_another_driver_than_the_registered_one_are_the_reason_why_no_device_is_published() -> None:
+def test_slices_under_another_name_than_the_registered_one_are_explained() -> None:
     with bench_of(faults_registration.WrongName) as bench:
         bench.begin()
         bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE)
@@ -207,7 +207,7 @@ def test_slices_of_another_driver_than_the_registered_one_are_the_reason_why_no_
         ("cdi-resolves", faults_cdi.UnknownVersion, "fix what `dranode cdi validate` reports"),
     ],
 )
-def test_what_to_do_is_about_what_was_seen(check: str, driver: type[RightDriver], remedy: str) -> None:
+def test_the_remedy_is_about_what_was_seen(check: str, driver: type[RightDriver], remedy: str) -> None:
     with bench_of(driver) as bench:
         bench.begin()
         bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE)
@@ -215,7 +215,7 @@ def test_what_to_do_is_about_what_was_seen(check: str, driver: type[RightDriver]
     assert remedy in outcome.remedy, outcome
 
 
-def test_a_refusal_that_a_driver_provokes_again_is_reported_once() -> None:
+def test_a_refusal_that_happens_twice_is_reported_once() -> None:
     with bench_of(faults_slices.RefusedFirst) as bench:
         bench.begin()
         bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE)
@@ -224,7 +224,7 @@ def test_a_refusal_that_a_driver_provokes_again_is_reported_once() -> None:
     assert (len(refusals), outcome.text.count("is not a semantic version")) == (2, 1)
 
 
-def test_a_call_that_takes_too_long_is_not_explained_as_one_that_fails_as_a_whole() -> None:
+def test_a_call_that_takes_too_long_has_its_own_explanation() -> None:
     class TooLate(grpc.RpcError):  # type: ignore[misc] # grpcio has no types
         def code(self) -> grpc.StatusCode:
             return grpc.StatusCode.DEADLINE_EXCEEDED

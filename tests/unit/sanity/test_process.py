@@ -1,4 +1,4 @@
-"""What a driver's process uses, with all that it has started."""
+"""What a driver's process uses, including every process that it has started."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def driver(tmp_path: Path) -> Iterator[CommandDriver]:
     driver.close()
 
 
-def test_children_count_and_what_has_ended_is_a_zombie(driver: CommandDriver) -> None:
+def test_children_are_counted_and_an_ended_child_is_a_zombie(driver: CommandDriver) -> None:
     assert driver.usage() is None
     driver.start()
 

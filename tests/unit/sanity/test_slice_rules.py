@@ -1,4 +1,4 @@
-"""What kube-apiserver refuses of slices, and what a scheduler ignores."""
+"""What kube-apiserver refuses in slices, and what the scheduler ignores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPEC: dict[str, Any] = {"driver": "d.example.com", "nodeName": "n", "pool": {"na
         ({"devices": "none"}, ("spec.devices: ",)),
     ],
 )
-def test_what_the_api_server_refuses_is_named_with_its_path(fields: dict[str, Any], says: tuple[str, ...]) -> None:
+def test_each_refusal_of_the_api_server_names_the_path(fields: dict[str, Any], says: tuple[str, ...]) -> None:
     refusals = slice_refusals({"metadata": {"name": "s"}, "spec": {**SPEC, **fields}})
     assert len(refusals) == len(says)
     assert all(map(str.startswith, refusals, says)), refusals
@@ -42,5 +42,5 @@ def piece(count: int = 1, **content: Any) -> dict[str, Any]:
         ([piece(2, sharedCounters=[{"name": "s"}]), piece(2, sharedCounters=[{"name": "s"}])], "counter set"),
     ],
 )
-def test_a_pool_that_no_scheduler_takes(slices: list[dict[str, Any]], says: str) -> None:
+def test_pools_that_no_scheduler_uses(slices: list[dict[str, Any]], says: str) -> None:
     assert says in "; ".join(pool_problems(slices))

@@ -1,4 +1,4 @@
-"""Choosing checks, and what a run says of them."""
+"""Choosing checks, and what a run reports of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CHECKS = [check("prepare-a"), check("prepare-b", Level.SHOULD), check("cdi-a")]
         (("prepare",), ("*-b",), ["prepare-a"]),
     ],
 )
-def test_patterns_choose_checks(focus: tuple[str, ...], skip: tuple[str, ...], ids: list[str]) -> None:
+def test_patterns_select_checks(focus: tuple[str, ...], skip: tuple[str, ...], ids: list[str]) -> None:
     assert [each.id for each in select(CHECKS, focus, skip)] == ids
 
 
@@ -65,17 +65,17 @@ OUTCOMES = [
 ]
 
 
-def test_what_was_not_run_is_not_counted_as_passed() -> None:
+def test_a_check_that_was_not_run_is_not_counted_as_passed() -> None:
     assert summary("d", OUTCOMES) == "d: 1 of 1 MUST, 0 of 1 SHOULD passed; 1 not run"
 
 
-def test_only_a_must_fails_a_run_that_is_not_strict() -> None:
+def test_only_a_must_fails_a_run_unless_it_is_strict() -> None:
     assert not failed(OUTCOMES, strict=False)
     assert failed(OUTCOMES, strict=True)
     assert failed([CheckOutcome(CHECKS[0], Verdict.FAILED)], strict=False)
 
 
-def test_the_document_has_rule_source_and_what_to_do() -> None:
+def test_the_document_has_the_rule_its_source_and_the_remedy() -> None:
     document = report_document("d", {"devices": 1}, OUTCOMES)
     assert document["checks"][1] == {
         "id": "prepare-b", "group": "prepare", "level": "SHOULD", "rule": "A rule.", "source": "KEP-1",
@@ -83,7 +83,7 @@ def test_the_document_has_rule_source_and_what_to_do() -> None:
     }  # fmt: skip
 
 
-def test_junit_has_a_suite_a_group_and_a_should_as_skipped() -> None:
+def test_junit_has_one_suite_per_group_and_a_should_as_skipped() -> None:
     root = ET.fromstring(junit("d", [*OUTCOMES, CheckOutcome(check("cdi-b"), Verdict.FAILED, "x", "y")]))  # noqa: S314
     assert [(suite.get("name"), suite.get("failures"), suite.get("skipped")) for suite in root] == [
         ("prepare", "0", "1"),
@@ -97,7 +97,7 @@ def test_junit_has_a_suite_a_group_and_a_should_as_skipped() -> None:
     assert skipped.get("message") == "SHOULD not kept: a <lamp> was seen"
 
 
-def test_ids_say_their_group_and_texts_are_sentences() -> None:
+def test_ids_start_with_their_group_and_rules_are_sentences() -> None:
     checks = registered()
     assert [each.id for each in checks if not each.rule.endswith(".") or not each.source] == []
     assert sorted({each.group for each in checks}) == sorted({CheckGroup(each.id.split("-")[0]) for each in checks})
@@ -136,7 +136,7 @@ def test_a_driver_that_ends_during_a_check_fails_it_and_is_started_again() -> No
 
 
 class Torn(RightDriver):
-    """Does not start with a file that was written by halves."""
+    """Does not start if it finds a half-written file."""
 
     def start(self, instance: str = "") -> None:
         if (self.folder / "plugins" / "torn").exists():
@@ -146,7 +146,7 @@ class Torn(RightDriver):
 
 
 @pytest.mark.parametrize("ends", [lambda: None, lambda: expect(False, "seen", "do")], ids=["passed", "failed"])  # noqa: FBT003
-def test_a_check_after_which_the_driver_does_not_start_fails_and_the_next_has_an_empty_folder(ends: Any) -> None:
+def test_a_check_that_keeps_the_driver_from_starting_fails_and_the_next_runs(ends: Any) -> None:
     def tear(bench: Bench) -> None:
         bench.disconnect()
         bench.started().kill()
@@ -174,7 +174,7 @@ def test_a_failure_says_that_the_driver_ended_meanwhile() -> None:
     assert outcome.remedy == "answer it"
 
 
-def test_a_check_that_breaks_on_what_a_driver_says_fails_alone() -> None:
+def test_a_check_that_crashes_does_not_stop_the_other_checks() -> None:
     def surprised(_: object) -> None:
         raise KeyError("devices")
 
@@ -184,7 +184,7 @@ def test_a_check_that_breaks_on_what_a_driver_says_fails_alone() -> None:
     assert outcomes[0].text == "the check itself failed: KeyError: 'devices'"
 
 
-def test_a_driver_that_never_answers_has_a_report_with_one_failure() -> None:
+def test_a_driver_that_never_answers_gets_a_report_with_one_failure() -> None:
     with bench_of(RightDriver) as bench:
         outcomes = unanswered(bench, [CHECKS[1], CHECKS[0], CHECKS[2]], Breach("nobody is there", "listen"))
     assert [(each.check.id, each.verdict) for each in outcomes] == [
@@ -194,7 +194,7 @@ def test_a_driver_that_never_answers_has_a_report_with_one_failure() -> None:
 
 
 class RelativeEndpoint(RightDriver):
-    """Kubelet cannot dial it."""
+    """Gives an endpoint that kubelet cannot dial."""
 
     def info(self, instance: Instance) -> Any:
         info = super().info(instance)
@@ -202,7 +202,7 @@ class RelativeEndpoint(RightDriver):
         return info
 
 
-def test_the_checks_of_get_info_are_run_on_a_driver_that_never_answers_its_calls() -> None:
+def test_get_info_is_checked_even_if_the_driver_answers_no_calls() -> None:
     checks = [each for each in registered() if each.id in OF_GET_INFO or each.id == "prepare-answers"]
     with bench_of(RelativeEndpoint) as bench:
         bench.process.start()  # type: ignore[union-attr]
@@ -215,7 +215,7 @@ def test_the_checks_of_get_info_are_run_on_a_driver_that_never_answers_its_calls
     }
 
 
-def test_a_run_in_which_no_claim_was_tried_proves_nothing() -> None:
+def test_a_run_that_tested_no_claim_proves_nothing() -> None:
     skipped = [CheckOutcome(each, Verdict.SKIPPED, "no device is published") for each in CHECKS]
     assert unproven(skipped) == "no claim was tested: no device is published"
     assert unproven([*skipped, CheckOutcome(CHECKS[0], Verdict.PASSED)]) == ""
@@ -223,7 +223,7 @@ def test_a_run_in_which_no_claim_was_tried_proves_nothing() -> None:
 
 
 class Hangs(RightDriver):
-    """Never answers for a claim."""
+    """Never answers a call that has claims."""
 
     def prepare_call(self, api: Any, request: Any, context: Any) -> Any:
         if request.claims:
@@ -231,7 +231,7 @@ class Hangs(RightDriver):
         return super().prepare_call(api, request, context)
 
 
-def test_a_driver_that_lets_calls_run_out_is_given_less_time() -> None:
+def test_a_driver_whose_calls_time_out_is_given_less_time() -> None:
     with bench_of(Hangs) as bench:
         bench.begin()
         given = []

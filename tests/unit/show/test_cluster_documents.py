@@ -1,4 +1,4 @@
-"""A cluster read from its API server, without writing to it."""
+"""A cluster is read from its API server without writing to it."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def test_all_pages_of_all_kinds_are_read() -> None:
     assert read.kinds == set(LIVE_KINDS)
 
 
-def test_pod_groups_are_asked_for_where_they_have_claims() -> None:
+def test_pod_groups_are_read_if_they_can_have_claims() -> None:
     assert live_kinds(Features()) == LIVE_KINDS
     assert live_kinds(Features(workload_resource_claims=True, generic_workload=True)) == (*LIVE_KINDS, "PodGroup")
 
 
-def test_what_may_not_be_listed_is_no_empty_kind() -> None:
+def test_a_kind_that_may_not_be_listed_is_not_taken_for_empty() -> None:
     server = PagedServer({name: [] for name in EVERYTHING}, refused={"pods", "events"})
     read = cluster_documents(server.client(), PAGE_KINDS, "the cluster")
     assert set(read.refused) == {"Pod", "Event"}
     assert read.kinds == PAGE_KINDS.keys() - read.refused.keys()
 
 
-def test_a_server_that_lets_nothing_be_read_is_an_error() -> None:
+def test_an_account_that_may_read_nothing_is_an_error() -> None:
     with pytest.raises(ApiError, match="does not let this account list resourceslices"):
         cluster_documents(PagedServer({}, refused=set(EVERYTHING)).client(), PAGE_KINDS, "c")
 
 
-def test_a_server_that_answers_nothing_is_not_asked_for_one_kind_after_another() -> None:
+def test_a_silent_server_is_not_asked_for_one_kind_after_another() -> None:
     server = PagedServer({}, silent=True)
     with pytest.raises(ApiError, match="did not answer in time"):
         cluster_documents(server.client(), PAGE_KINDS, "c")
@@ -64,17 +64,17 @@ def test_the_page_says_what_was_refused_and_shows_the_rest() -> None:
     read = cluster_documents(server.client(), PAGE_KINDS, "c")
     seen = cluster_seen(read.documents, read.kinds, [str(error) for error in read.refused.values()])
     assert any("does not let this account list resourceclaims" in note for note in seen.notes)
-    assert not any(note.startswith("no Pod is among") for note in seen.notes)  # all were read, and there is none
+    assert not any(note.startswith("no Pod is among") for note in seen.notes)  # Pods were listed: there are none
     assert not seen.claims_known
 
 
-def test_of_events_only_warnings_about_pods_are_asked_for() -> None:
+def test_only_events_that_warn_about_pods_are_read() -> None:
     server = PagedServer({"events": []})
     cluster_documents(server.client(), {"Event": PAGE_KINDS["Event"]}, "c")
     assert "fieldSelector=type%3DWarning%2CinvolvedObject.kind%3DPod" in server.seen[0]
 
 
-def test_a_kind_of_which_a_cluster_has_no_object_was_seen_all_the_same() -> None:
+def test_a_kind_without_any_object_still_counts_as_read() -> None:
     server = PagedServer({name: [] for name in EVERYTHING} | {"nodes": ["a", "b"]})
     read = cluster_documents(server.client(), LIVE, "c")
     pod = SourceDocument("p.yaml", 0, pod_document("p"))

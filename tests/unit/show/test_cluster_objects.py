@@ -1,4 +1,4 @@
-"""Objects of an API server by kind, page by page, in every version that there is."""
+"""Objects of an API server by kind, page by page, in every version that exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def slice_document(name: str, **device: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": spec}
 
 
-def test_all_pages_are_read_as_values_and_as_documents() -> None:
+def test_all_pages_can_be_read_as_values_or_as_documents() -> None:
     server = PagedServer({"nodes": ["a", "b", "c", "d", "e"]})
     assert [node.metadata.name for node in server.client().values(Node, "Node")] == list("abcde")
     documents = server.client().documents("Node")
@@ -27,7 +27,7 @@ def test_all_pages_are_read_as_values_and_as_documents() -> None:
     assert all("limit=500" in path for path in server.seen)
 
 
-def test_a_list_that_the_server_has_forgotten_on_the_way_is_read_in_one_answer() -> None:
+def test_a_list_whose_token_expired_is_read_again_in_one_answer() -> None:
     server = PagedServer({"nodes": ["a", "b", "c"]}, forgets={"nodes"})
     assert [node.metadata.name for node in server.client().values(Node, "Node")] == ["a", "b", "c"]
     assert "limit" not in server.seen[-1]
@@ -46,7 +46,7 @@ def test_a_list_that_repeats_a_page_is_an_error(tokens: list[str]) -> None:
         Repeating({"nodes": []}).client().values(Node, "Node")
 
 
-def test_a_part_in_place_of_a_forgotten_list_is_an_error() -> None:
+def test_only_a_part_after_an_expired_token_is_an_error() -> None:
     class Partial(PagedServer):
         def _page(self, name: str, version: str, query: Any) -> Any:
             return super()._page(name, version, query if "limit" in query else {"limit": ["2"]})
@@ -55,7 +55,7 @@ def test_a_part_in_place_of_a_forgotten_list_is_an_error() -> None:
         Partial({"nodes": ["a", "b", "c"]}, forgets={"nodes"}).client().values(Node, "Node")
 
 
-def test_an_empty_list_may_be_null_and_a_missing_one_is_no_list() -> None:
+def test_an_empty_list_may_be_null_but_not_missing() -> None:
     assert PagedServer({"nodes": []}).client().values(Node, "Node") == ()
 
     class Without(PagedServer):
@@ -72,7 +72,7 @@ def test_an_empty_list_may_be_null_and_a_missing_one_is_no_list() -> None:
             read()
 
 
-def test_objects_of_a_beta_come_in_the_form_of_v1() -> None:
+def test_beta_objects_are_converted_to_v1() -> None:
     item = slice_document("s")
     item["spec"]["devices"] = [{"name": "gpu-0", "basic": {"attributes": {"numaNode": {"int": 1}}}}]
     server = PagedServer({"resourceslices": [item]}, version="v1beta1")
@@ -83,7 +83,7 @@ def test_objects_of_a_beta_come_in_the_form_of_v1() -> None:
     assert document["spec"]["devices"][0]["attributes"]
 
 
-def test_a_null_stands_for_nothing_and_what_does_not_decode_is_named() -> None:
+def test_null_means_empty_and_undecodable_fields_are_named() -> None:
     (value,) = (
         PagedServer({"resourceslices": [slice_document("s", taints=None)]})
         .client()
@@ -97,7 +97,7 @@ def test_a_null_stands_for_nothing_and_what_does_not_decode_is_named() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1alpha3"])
-def test_taint_rules_are_found_in_whatever_version_has_them(version: str) -> None:
+def test_taint_rules_are_found_in_any_version(version: str) -> None:
     server = PagedServer({"devicetaintrules": ["broken", "old", "hot"]}, rules=version)
     rules = server.client().documents("DeviceTaintRule")
     assert [rule["metadata"]["name"] for rule in rules] == ["broken", "old", "hot"]
@@ -105,7 +105,7 @@ def test_taint_rules_are_found_in_whatever_version_has_them(version: str) -> Non
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1alpha3", "v1alpha2"])
-def test_pod_groups_are_found_in_whatever_version_has_them(version: str) -> None:
+def test_pod_groups_are_found_in_any_version(version: str) -> None:
     server = PagedServer({"podgroups": ["ring"]}, groups=version)
     (group,) = server.client().documents("PodGroup")
     assert group == {
@@ -116,13 +116,13 @@ def test_pod_groups_are_found_in_whatever_version_has_them(version: str) -> None
     assert PagedServer({}).client().documents("PodGroup") == []
 
 
-def test_a_server_without_taint_rules_has_none_and_one_that_refuses_them_may_have_some() -> None:
+def test_missing_taint_rules_are_an_empty_list_and_refused_ones_an_error() -> None:
     assert PagedServer({}).client().documents("DeviceTaintRule") == []
     with pytest.raises(ApiError, match="does not let this account list devicetaintrules"):
         PagedServer({}, refused={"devicetaintrules"}).client().documents("DeviceTaintRule")
 
 
-def test_a_kind_that_the_server_lacks_is_an_error_and_an_object_is_none() -> None:
+def test_a_kind_that_the_server_lacks_is_an_error() -> None:
     with pytest.raises(ApiError, match="list deviceclasses"):
         PagedServer({}).client().values(DeviceClass, "DeviceClass")
     with pytest.raises(ApiError, match="get nodes"):

@@ -1,4 +1,4 @@
-"""Progress on a terminal, beside what is printed meanwhile."""
+"""Progress on a terminal, next to what is printed meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fakes.screen import Screen
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -26,7 +26,7 @@ def test_the_first_frame_is_drawn_before_anything_can_be_printed() -> None:
 
 @pytest.mark.parametrize("texts", [["one"], ["one", "two", "three"]])
 @pytest.mark.parametrize("total", [0, 3])
-def test_what_is_printed_stands_alone_and_progress_is_gone_at_the_end(texts: list[str], total: int) -> None:
+def test_printed_lines_stay_and_the_progress_is_gone_at_the_end(texts: list[str], total: int) -> None:
     terminal = Terminal()
     with reporting(screen := Console(file=terminal, force_terminal=True, width=80)) as progress:
         for text in texts:
@@ -36,7 +36,7 @@ def test_what_is_printed_stands_alone_and_progress_is_gone_at_the_end(texts: lis
     assert [line for line in Screen(80, terminal.getvalue()).lines if line] == texts
 
 
-def test_nothing_is_drawn_where_there_is_no_terminal() -> None:
+def test_nothing_is_drawn_without_a_terminal() -> None:
     stream = io.StringIO()
     with reporting(Console(file=stream)) as progress:
         progress("at one")

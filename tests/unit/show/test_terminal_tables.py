@@ -1,4 +1,4 @@
-"""Tables and sentences print texts of documents to the letter, and names in one piece."""
+"""Tables and sentences print text literally, and names unbroken."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def printed(screen: Console, stream: io.StringIO, what: object) -> str:
 
 
 @pytest.mark.parametrize("markup", [True, False])
-def test_cells_of_a_table_are_no_markup(*, markup: bool) -> None:
+def test_table_cells_are_not_markup(*, markup: bool) -> None:
     stream = io.StringIO()
     table = columns("name [of a driver]", "what")
     table.add_row("[a]", TEXT)
@@ -38,7 +38,7 @@ def test_long_and_short_lists_print_the_same_texts(capsys: pytest.CaptureFixture
     assert TEXT in " ".join(capsys.readouterr().out.split())
 
 
-def test_sentences_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sentences_are_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
     console().print(TEXT)
     console().print(hanging("[label]", TEXT))
     out = " ".join(capsys.readouterr().out.split())
@@ -52,7 +52,7 @@ CPUS = ",".join(f"{cpu}-{cpu + 1}" for cpu in range(0, 400, 4))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200, 700])
-def test_names_and_numbers_are_in_one_piece_on_every_screen(width: int) -> None:
+def test_names_and_numbers_are_never_broken_on_any_screen(width: int) -> None:
     stream = io.StringIO()
     table = columns("claim", "driver", "device", "node", "CPUs", "why")
     for suffix in ("", "-2"):
@@ -76,7 +76,7 @@ def test_a_pipe_gets_a_table_whatever_its_width(capsys: pytest.CaptureFixture[st
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["first", "second", "third"], names]
 
 
-def test_a_row_that_lacks_cells_is_as_wide_as_the_others() -> None:
+def test_a_row_may_lack_cells() -> None:
     stream = io.StringIO()
     table = columns("a", "b", "c")
     table.add_row("1")
@@ -85,7 +85,7 @@ def test_a_row_that_lacks_cells_is_as_wide_as_the_others() -> None:
     assert [line.split() for line in stream.getvalue().splitlines()] == [["a", "b", "c"], ["1"], ["2", "3"]]
 
 
-def test_a_name_that_no_screen_has_room_for_is_still_printed_whole_but_for_line_breaks() -> None:
+def test_a_name_wider_than_the_screen_is_printed_whole_on_several_lines() -> None:
     stream = io.StringIO()
     table = columns("name", "what")
     table.add_row("n" * 100, "x")
@@ -94,6 +94,6 @@ def test_a_name_that_no_screen_has_room_for_is_still_printed_whole_but_for_line_
 
 
 @pytest.mark.parametrize("rows", [1, 1_001])
-def test_long_lists_break_no_name_either(capsys: pytest.CaptureFixture[str], rows: int) -> None:
+def test_long_lists_do_not_break_names_either(capsys: pytest.CaptureFixture[str], rows: int) -> None:
     show_rows(console(), ["name", "what"], [["a" * 90, SENTENCE]] * rows)
     assert "default/other-claim," in capsys.readouterr().out.split()

@@ -16,7 +16,7 @@ from tests.fakes.machine import machine
 CPUS = open_machine("numa=2,cores=2")
 
 
-def test_a_machine_without_records_is_free() -> None:
+def test_everything_is_free_on_a_machine_without_records() -> None:
     views = driver_views([CPUPlugin(CPUS, CPUOptions())], None)
     (view,) = views.drivers
     assert (view.layout is not None, view.holdings, views.unseen) == (True, (), ())
@@ -28,20 +28,20 @@ def test_hardware_that_cannot_be_read_is_named() -> None:
     assert machine_picture("Node", CPUS, views).notes == views.unseen
 
 
-def test_a_ledger_that_cannot_be_read_is_named_and_the_hardware_is_shown(tmp_path: Path) -> None:
+def test_an_unreadable_ledger_is_named_and_the_hardware_is_shown(tmp_path: Path) -> None:
     (tmp_path / "plugins" / "dra.cpu").mkdir(parents=True)
     (tmp_path / "plugins" / "dra.cpu" / "ledger.db").write_bytes(b"nonsense" * 512)
     views = driver_views([CPUPlugin(CPUS, CPUOptions())], tmp_path)
     (sentence,) = views.unseen
     assert sentence.startswith("it is unknown who holds what of dra.cpu: ")
     assert views.drivers[0].layout is not None
-    # What was not seen is not free.
+    # What could not be read is not free.
     (moment,) = machine_picture("Node", CPUS, views).moments
     assert moment.unknown == {CPUS_ONE_BY_ONE}
 
 
 @pytest.mark.parametrize("folder", ["plugins", "plugins/gone.example.com"])
-def test_drivers_whose_folders_may_not_be_looked_into_are_not_taken_for_none(
+def test_unreadable_folders_do_not_mean_that_there_are_no_drivers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     ledger = tmp_path / "plugins" / "gone.example.com" / "ledger.db"
@@ -54,11 +54,11 @@ def test_drivers_whose_folders_may_not_be_looked_into_are_not_taken_for_none(
     assert views.unseen[0].startswith(f"which other drivers have claims is not known: {tmp_path / folder}")
 
 
-def test_a_kubelet_that_has_had_no_driver_has_no_others(tmp_path: Path) -> None:
+def test_a_new_kubelet_has_no_other_drivers(tmp_path: Path) -> None:
     assert driver_views([], tmp_path).unseen == ()
 
 
-def test_records_of_the_host_are_no_other_machines() -> None:
+def test_the_hosts_records_are_read_only_for_the_host() -> None:
     assert records_root(CPUS, None) is None
     assert records_root(HostRoot(), None) == Path("/var/lib/kubelet")
     assert records_root(CPUS, "state") == Path("state")

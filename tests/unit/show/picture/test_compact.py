@@ -11,7 +11,7 @@ from tests.fakes.fleets import training_fleet
 
 def test_nodes_with_the_same_devices_are_written_once() -> None:
     document = compact(training_fleet(100))
-    # Serial numbers tell every GPU apart, and the tainted ones are a kind of their own.
+    # Every GPU has its own serial number, and the tainted ones are a kind of their own.
     assert len(document["kinds"]) == 2
     assert [node[0] for node in document["nodes"]][:2] == ["worker-0", "worker-1"]
     own = document["nodes"][7][4]
@@ -30,7 +30,7 @@ def test_shares_lead_to_their_device() -> None:
     assert claim[4] == 1795255200
 
 
-def test_names_and_times_of_any_form_are_kept() -> None:
+def test_unusual_names_and_times_are_kept() -> None:
     picture = training_fleet(1)
     claims = tuple(
         FleetClaim("ns/web-gpu-x7k", (pod,), created=created)
@@ -44,7 +44,7 @@ def test_names_and_times_of_any_form_are_kept() -> None:
     ]
 
 
-def test_attributes_for_which_there_is_no_room_are_left_out_and_named() -> None:
+def test_attributes_that_do_not_fit_are_left_out_and_named() -> None:
     nodes = tuple(
         FleetNode(
             f"n{number}",
@@ -59,7 +59,7 @@ def test_attributes_for_which_there_is_no_room_are_left_out_and_named() -> None:
     assert few["notes"] == []
 
 
-def test_the_document_is_what_json_has() -> None:
+def test_the_document_survives_json() -> None:
     picture = training_fleet(3, compared=True)
     assert json.loads(json.dumps(compact(picture)))["waiting"][0][0] == "ml/big-0"
     assert compact(replace(picture, facts=("a fact",)))["facts"] == ["a fact"]

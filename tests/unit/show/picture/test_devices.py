@@ -26,12 +26,12 @@ def test_only_the_newest_generation_of_a_pool_counts() -> None:
     assert names(published(slices, {}, {})) == {"a": ["new"], "b": ["x"]}
 
 
-def test_nodes_come_in_the_order_of_their_numbers_and_devices_of_several_nodes_last() -> None:
+def test_nodes_are_sorted_by_number_and_devices_of_several_nodes_come_last() -> None:
     what = published([slice_of("n-10"), slice_of("n-9"), slice_of("", "far", pool="fabric")], {"n-1": ()}, {})
     assert [node.name for node in what.nodes] == ["n-1", "n-9", "n-10", ""]
 
 
-def test_a_pool_that_lacks_slices_is_said_to_be_incomplete_on_its_node() -> None:
+def test_a_pool_that_lacks_slices_is_reported_on_its_node() -> None:
     (node,) = published([slice_of("a", "x", count=2)], {"a": ("cordoned",)}, {}).nodes
     assert node.remarks[0] == "cordoned"
     assert "incomplete: pool a of d has 1 of 2 slices" in node.remarks[1]
@@ -39,7 +39,7 @@ def test_a_pool_that_lacks_slices_is_said_to_be_incomplete_on_its_node() -> None
     assert whole.remarks == ()
 
 
-def test_devices_that_are_held_and_not_published_are_on_the_node_of_their_pool() -> None:
+def test_held_but_unpublished_devices_are_on_the_node_of_their_pool() -> None:
     what = published([slice_of("a", "x")], {}, {})
     claims = [
         FleetClaim("ns/c", shares=(DeviceShare(DeviceKey("d", "a", "x")), DeviceShare(DeviceKey("d", "a", "gone")))),

@@ -79,16 +79,16 @@ def test_a_part_blocks_the_whole_and_the_whole_blocks_its_parts() -> None:
         ([], ()),
         ([("numa-0", 1)], ()),  # numa-1 is whole
         ([("numa-0", 4), ("numa-1", 4)], ("d/cpu",)),
-        ([("numa-0", 5), ("numa-1", 4)], ()),  # 7 are less than a box has
-        ([("numa-0", None), ("numa-1", 1)], ()),  # how much is held of numa-0 is not known: nothing of it is free
+        ([("numa-0", 5), ("numa-1", 4)], ()),  # the 7 free ones are fewer than a box has
+        ([("numa-0", None), ("numa-1", 1)], ()),  # how much of numa-0 is held is unknown: nothing of it is free
     ],
 )
-def test_what_is_free_in_pieces_alone_is_fragmented(held: list[tuple[str, int | None]], units: tuple[str, ...]) -> None:
+def test_what_is_free_only_in_pieces_is_fragmented(held: list[tuple[str, int | None]], units: tuple[str, ...]) -> None:
     standing_now = standing([cpus(0), cpus(1)], *(claim(device, cpu) for device, cpu in held))
     assert standing_now.fragmented.get("n", ()) == units
 
 
-def test_whole_devices_are_fragmented_by_number_and_tainted_ones_are_not_free() -> None:
+def test_whole_devices_are_counted_and_tainted_ones_are_not_free() -> None:
     devices = [gpu(number) for number in range(4)]
     assert standing(devices, claim("gpu-0"), claim("gpu-2")).fragmented == {"n": ("d",)}
     assert standing(devices, claim("gpu-0"), claim("gpu-1")).fragmented == {}
@@ -101,12 +101,10 @@ def test_whole_devices_are_fragmented_by_number_and_tainted_ones_are_not_free() 
     ("held", "units"),
     [
         ({"memory-1Gi-0": 4, "memory-1Gi-1": 4}, ("d/size in steps of 1Gi",)),
-        ({"memory-1Mi-0": 1, "memory-1Gi-1": 1}, ()),  # of each, a NUMA node has all
+        ({"memory-1Mi-0": 1, "memory-1Gi-1": 1}, ()),  # one NUMA node is free entirely, for each step
     ],
 )
-def test_what_is_shared_out_in_different_steps_is_fragmented_each_by_itself(
-    held: dict[str, int], units: tuple[str, ...]
-) -> None:
+def test_devices_with_different_steps_are_fragmented_separately(held: dict[str, int], units: tuple[str, ...]) -> None:
     devices = [memory(numa, step) for step in ("1Mi", "1Gi") for numa in range(2)]
     claims = [
         FleetClaim(device, shares=(DeviceShare(DeviceKey("d", "n", device), {"size": Quantity(f"{gib}Gi")}),))

@@ -27,11 +27,13 @@ CLAIM = ClaimRef("ns", "claim", "uid")
         ({}, None),
     ],
 )
-def test_a_device_sits_where_its_attribute_says(attributes: dict[str, DeviceAttribute], numa: int | None) -> None:
+def test_an_attribute_says_on_which_numa_node_a_device_is(
+    attributes: dict[str, DeviceAttribute], numa: int | None
+) -> None:
     assert numa_of(Device(name="d", attributes=attributes)) == numa
 
 
-def test_a_driver_that_knows_the_boxes_gives_the_cpus_and_others_the_devices() -> None:
+def test_one_driver_gives_the_cpus_and_the_others_the_devices() -> None:
     gpu = Device(name="gpu-0", taints=(DeviceTaint(key="k", value="v", effect="NoExecute"),))
     held = Holding(CLAIM, cpus=CPUSet((1,)))
     views = [
@@ -42,13 +44,13 @@ def test_a_driver_that_knows_the_boxes_gives_the_cpus_and_others_the_devices() -
     assert node_picture(views) == NodePicture(LAYOUT, {"ns/claim": CPUSet((1,))}, (device,))
 
 
-def test_claims_stand_in_the_order_of_their_cpus_then_of_devices() -> None:
+def test_claims_are_sorted_by_their_cpus_and_then_by_their_devices() -> None:
     devices = (PlacedDevice("d", "x", holders=("b/none", "a/first")),)
     picture = NodePicture(LAYOUT, {"z/second": CPUSet((1,)), "a/first": CPUSet((0,))}, devices)
     assert picture.claims == ("a/first", "z/second", "b/none")
 
 
-def test_of_a_device_that_is_shared_by_amounts_the_part_is_said_that_claims_hold() -> None:
+def test_a_device_shared_by_amounts_says_how_much_is_free() -> None:
     size = {"size": DeviceCapacity(value=Quantity("4Gi"))}
     memory = Inventory((Device(name="m-0", capacity=size), Device(name="m-1", capacity=size), Device(name="plain")))
     other = ClaimRef("ns", "other", "uid-2")

@@ -23,7 +23,7 @@ def views(*holdings: Holding) -> list[DriverView]:
     ]
 
 
-def test_a_node_is_a_fleet_of_one_with_its_cpus_one_by_one() -> None:
+def test_a_node_is_a_fleet_of_one_with_single_cpus() -> None:
     held = views(Holding(CLAIM, cpus=CPUSet((1,))), Holding(CLAIM, (HeldDevice("gpu-0"),)))
     picture = views_picture("Node n", "n", [("before", views()), ("after", held)])
     (node,) = picture.nodes
@@ -35,7 +35,7 @@ def test_a_node_is_a_fleet_of_one_with_its_cpus_one_by_one() -> None:
     assert claim.shares == (DeviceShare(DeviceKey("gpus", "n", "gpu-0")),)
 
 
-def test_how_much_a_claim_has_of_a_device_is_known_by_its_allocation() -> None:
+def test_a_claims_share_of_a_device_comes_from_its_allocation() -> None:
     key = DeviceKey("gpus", "n", "gpu-0")
     shares = {"ns/claim": (DeviceShare(key, {"memory": Quantity("8Gi")}),)}
     held = views(Holding(CLAIM, (HeldDevice("gpu-0"),)))
@@ -43,7 +43,7 @@ def test_how_much_a_claim_has_of_a_device_is_known_by_its_allocation() -> None:
     assert claim.shares == shares["ns/claim"]
 
 
-def test_how_much_a_claim_has_of_a_device_shared_by_amounts_is_known_by_its_record() -> None:
+def test_a_claims_amount_of_a_device_comes_from_its_record() -> None:
     memory = Device(name="m-0", capacity={"memory.example.com/size": DeviceCapacity(value=Quantity("4Gi"))})
     half = Holding(CLAIM, (HeldDevice("m-0", amount=2 << 30),))
     view = DriverView("memory.example.com", Inventory((memory,)), None, (half,), by_amounts=True)

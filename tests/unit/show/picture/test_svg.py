@@ -63,19 +63,19 @@ def test_a_picture_is_no_wider_than_a_page(description: str) -> None:
     picture = replace(node(description, a="0-1"), notes=("a word " * 60 + "and an end.",))
     drawn = fleet_svg(picture)
     assert float(re.findall(r'^<svg [^>]*width="([^"]+)"', drawn)[0]) <= 1220
-    # Nothing is cut off: all words are there, and no line is longer than the picture by the width of a character.
+    # Nothing is cut off: all words are there, and they are broken into several lines.
     lines = [words for words in texts(picture) if "word" in words or "end" in words]
     assert " ".join(lines) == picture.notes[0]
     assert len(lines) > 1
 
 
-def test_names_are_text_whatever_is_in_them() -> None:
+def test_names_are_never_markup() -> None:
     name = "<script>alert(1)</script>&\x00\x1b\ufffe"
     shown = texts(FleetPicture(name, (FleetNode(name),), (FleetMoment("now"),)))
     assert shown[0].startswith("<script>alert(1)</script>&")
 
 
-def test_where_nobody_knows_who_holds_what_nothing_is_free() -> None:
+def test_nothing_is_free_if_the_holders_are_unknown() -> None:
     layout = cpu_layout(read_topology(open_machine("cores=2")))
     gpus = Inventory((Device(name="gpu-0"),))
     views = [

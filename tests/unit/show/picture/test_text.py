@@ -52,7 +52,7 @@ def test_a_small_machine_is_one_frame() -> None:
     )
 
 
-def test_nodes_stand_in_packages_and_holders_have_letters() -> None:
+def test_nodes_are_inside_packages_and_holders_have_letters() -> None:
     assert (
         drawn("sockets=2,numa=2,cores=2,threads=2", {"ml/train": "3,5,11", "default/a": "0,8"})
         == """\
@@ -89,7 +89,7 @@ def test_a_node_around_packages_is_the_outer_frame() -> None:
     assert lines[4] == "│ │ 0  2        │ │ 1  3        │ │"
 
 
-def test_nodes_with_memory_alone_and_warnings_are_shown() -> None:
+def test_nodes_with_only_memory_and_warnings_are_shown() -> None:
     files = {f"{CPU}/online": "0-1", f"{NODE}/has_memory": "0-2"}
     files |= {f"{NODE}/node{node}/cpulist": cpus for node, cpus in ((0, "0-1"), (1, "1"), (2, ""))}
     lines = text(picture(read_topology(machine(files)), {}, 80)).splitlines()
@@ -97,7 +97,7 @@ def test_nodes_with_memory_alone_and_warnings_are_shown() -> None:
     assert lines[2] == "warning: NUMA nodes 0 and 1 both list cpu1; the lower one is used"
 
 
-def test_from_257_cpus_on_a_core_is_one_sign_and_the_row_names_its_cpus() -> None:
+def test_above_256_cpus_a_core_is_one_character_and_the_row_has_numbers() -> None:
     shown = drawn("sockets=2,numa=4,l3=2,cores=16,threads=2", {"default/a": "0-1,256-257", "ml/b": "5"}, 120)
     assert "│ L3 0-15,256-271     AA···+··········" in shown
     assert "+ threads of one core held differently" in shown
@@ -124,13 +124,13 @@ def test_letters_run_out_gracefully() -> None:
     assert "52 #" in shown
 
 
-def test_styles_say_nothing_that_the_text_does_not() -> None:
+def test_colors_say_nothing_that_the_text_does_not_say() -> None:
     lines = picture(read_topology(open_machine("cores=2")), {"a/b": "1"}, 80)
     held = [(words, style) for line in lines for words, style in line if "cyan" in style]
     assert held == [("1 ", "bold cyan"), ("A", "bold cyan"), ("A", "bold cyan")]
 
 
-def test_devices_lie_in_their_numa_node_with_the_letters_of_their_holders() -> None:
+def test_devices_are_in_their_numa_node_with_their_holders_letters() -> None:
     topology = read_topology(open_machine("numa=2,cores=2"))
     devices = (
         PlacedDevice("gpu.example.com", "gpu-0", 0, holders=("ml/train",)),
@@ -160,7 +160,7 @@ B default/a  gpu-1
     )
 
 
-def test_devices_of_a_node_whose_cpus_nobody_knows_have_boxes_too() -> None:
+def test_devices_of_a_node_with_unknown_cpus_have_boxes_too() -> None:
     devices = [PlacedDevice("gpu.example.com", f"gpu-{number}", number // 2) for number in range(4)]
     lines = text(node_text(NodePicture(None, devices=tuple(devices)), 80)).splitlines()
     assert lines[0] == "4 devices; CPUs are not shown, because no driver reports them"
@@ -168,7 +168,7 @@ def test_devices_of_a_node_whose_cpus_nobody_knows_have_boxes_too() -> None:
     assert node_text(NodePicture(None), 80) == ()
 
 
-def test_of_many_devices_of_a_driver_the_rest_is_counted() -> None:
+def test_a_long_list_of_devices_is_cut_and_the_rest_is_counted() -> None:
     devices = [PlacedDevice("nic.example.com", f"vf-{number}", 0, holders=("a/b",)) for number in range(64)]
     lines = text(node_text(NodePicture(None, devices=tuple(devices)), 80)).splitlines()
     assert sum("vf-" in line and line.startswith("│") for line in lines) == 11
@@ -177,7 +177,7 @@ def test_of_many_devices_of_a_driver_the_rest_is_counted() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 140])
 @pytest.mark.parametrize("holders", [{"a/b": "0"}, {"a/b": "0-3,16", "c/d": "17-19"}, {"a/b": "0-31"}])
-def test_a_node_looks_the_same_whatever_is_held(holders: dict[str, str], width: int) -> None:
+def test_a_nodes_layout_does_not_depend_on_what_is_held(holders: dict[str, str], width: int) -> None:
     description = "sockets=2,numa=2,cores=4,threads=2"
     device = PlacedDevice("gpu.example.com", "gpu-0", 1)
     topology = read_topology(open_machine(description))
