@@ -161,6 +161,8 @@ class Mistakes:
         self._last = ""
 
 
+# Runtimes call plug-ins in the order of these two digits.
+_INDEX: Final = "00"
 # How long the runtime may take to answer a call, in seconds; it handles one plug-in at a time, each for up to 5 s.
 _ANSWER_WITHIN: Final = 15.0
 # How long connecting and each send may take, in seconds.
@@ -186,7 +188,6 @@ class NRIClient:
         enforcer: Enforcer,
         *,
         name: str,
-        index: str = "00",
         fatal: Fatal,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
@@ -198,20 +199,19 @@ class NRIClient:
             socket_path: the runtime's NRI socket; it need not exist yet.
             enforcer: decides the answers.
             name: the plug-in's name; letters, digits and `_.+-`.
-            index: two digits; runtimes call plug-ins in this order.
             fatal: ends the process if the thread dies.
             clock: returns seconds, monotonic.
             jitter: returns a random number from 0 to 1.
             answered: called after every answer with the method and the seconds that it took.
 
         Raises:
-            ValueError: no runtime would accept the name or the index.
+            ValueError: no runtime would accept the name.
         """
-        # The session checks both, so that a wrong option ends the start and not the thread.
-        Session(name, index)
+        # The session checks the name, so that a wrong one ends the start and not the thread.
+        Session(name, _INDEX)
         self._path = socket_path
         self._enforcer = enforcer
-        self._identity = (name, index)
+        self._name = name
         self._clock = clock
         self._attempts = Attempts(socket_path, clock, jitter)
         self._answered = answered
@@ -262,7 +262,7 @@ class NRIClient:
             synchronized = False
             try:
                 with contextlib.closing(self._connect()) as sock:
-                    session = self._session = Session(*self._identity)
+                    session = self._session = Session(self._name, _INDEX)
                     self._missed = False
                     try:
                         self._serve(sock, session)
@@ -398,7 +398,7 @@ class NRIClient:
                 pass
             case Configured():
                 self._enforcer.configured(event.runtime)
-                log.info("connected driver=%s nri=%s runtime=%s", self._identity[0], self._path, event.runtime)
+                log.info("connected driver=%s nri=%s runtime=%s", self._name, self._path, event.runtime)
             case ContainerStarted():
                 if self._enforcer.started(event.container):
                     self.notify()
@@ -409,7 +409,7 @@ class NRIClient:
             case UpdatesAnswered():
                 self._enforcer.unsolicited.answered(event.error)
             case ShutdownAnnounced():
-                log.info("driver=%s: the runtime announces the end of the connection", self._identity[0])
+                log.info("driver=%s: the runtime announces the end of the connection", self._name)
             case _:
                 assert_never(event)
 
@@ -425,7 +425,7 @@ class NRIClient:
             match request:
                 case SynchronizeRequest():
                     session.synchronize(request, self._enforcer.synchronize(request.containers))
-                    log.info("synchronized driver=%s containers=%d", self._identity[0], len(request.containers))
+                    log.info("synchronized driver=%s containers=%d", self._name, len(request.containers))
                 case CreateRequest():
                     resources, updates = self._enforcer.create(request.container)
                     session.adjust(request, resources, updates)
@@ -437,13 +437,13 @@ class NRIClient:
                     self._enforcer.starting(request.container)
                     session.start(request)
         except DranodeError as error:
-            log.warning("refused driver=%s %s: %s", self._identity[0], about(request), error)
+            log.warning("refused driver=%s %s: %s", self._name, about(request), error)
             session.refuse(request, str(error))
             # The container that is in the way may get other CPUs by an unsolicited update.
             self.notify()
         except Exception as error:
             # Without an answer the runtime would wait, drop the plug-in and run the container on every CPU.
-            log.exception("driver=%s %s: an NRI request failed", self._identity[0], about(request))
+            log.exception("driver=%s %s: an NRI request failed", self._name, about(request))
             if isinstance(request, StartRequest):
                 # The container got its CPUs when it was created, so it can start.
                 self._missed = True

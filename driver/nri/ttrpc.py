@@ -27,6 +27,8 @@ PLUGIN_CONNECTION: Final = 1
 RUNTIME_CONNECTION: Final = 2
 """The connection on which the plug-in calls the runtime."""
 
+_OPEN: Final = (PLUGIN_CONNECTION, RUNTIME_CONNECTION)
+
 # NRI up to 0.6 sends a whole message, of up to 16 MiB and its 10-byte header, as one frame.
 MAX_FRAME: Final = (16 << 20) + 10
 
@@ -52,8 +54,7 @@ def frame(connection: int, payload: bytes) -> bytes:
 class Demultiplexer:
     """Sorts the bytes of the socket, in pieces of any size, by connection."""
 
-    def __init__(self, connections: frozenset[int] = frozenset((PLUGIN_CONNECTION, RUNTIME_CONNECTION))) -> None:
-        self._open = connections
+    def __init__(self) -> None:
         self._header = b""
         self._connection = 0
         self._remaining = 0
@@ -77,7 +78,7 @@ class Demultiplexer:
                 self._remaining -= len(piece)
                 at += len(piece)
                 # The payload of an unknown connection is skipped, as the Go implementation does.
-                if self._connection in self._open:
+                if self._connection in _OPEN:
                     chunks.append(Chunk(self._connection, piece))
                 continue
             missing = _FRAME_HEADER.size - len(self._header)
@@ -128,16 +129,11 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A request.
-
-    Attributes:
-        timeout: how long the caller still waits, in seconds; 0 if it did not say.
-    """
+    """A request."""
 
     service: str
     method: str
     payload: bytes
-    timeout: float = 0.0
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -199,7 +195,6 @@ def encode_message(connection: int, message: Message) -> bytes:
 def request(stream: int, call: Call) -> Message:
     """Return the message that makes a call."""
     body = ttrpc_pb2.Request(service=call.service, method=call.method, payload=call.payload)
-    body.timeout_nano = round(call.timeout * 1e9)
     return Message(stream, MessageType.REQUEST, 0, body.SerializeToString())
 
 
@@ -223,7 +218,7 @@ def read_request(message: Message) -> Call | None:
         body = ttrpc_pb2.Request.FromString(message.data)
     except DecodeError:
         return None
-    return Call(body.service, body.method, body.payload, body.timeout_nano / 1e9)
+    return Call(body.service, body.method, body.payload)
 
 
 def read_response(message: Message) -> Response:

@@ -90,10 +90,10 @@ class Wire:
         self.register_error = ""
         self.silent = False
 
-    def call(self, method: str, body: Any, timeout: float = 2.0) -> tuple[int, bytes]:
+    def call(self, method: str, body: Any) -> tuple[int, bytes]:
         """Return the stream and the bytes of a call to the plug-in."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
-        call = ttrpc.Call(PLUGIN, method, body.SerializeToString(), timeout)
+        call = ttrpc.Call(PLUGIN, method, body.SerializeToString())
         return stream, go_frames(PLUGIN_CONNECTION, ttrpc.request(stream, call))
 
     def receive_data(self, data: bytes) -> bytes:
