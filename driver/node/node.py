@@ -45,9 +45,9 @@ from dranode.driver.claims.record import Record
 from dranode.driver.node.claim_files import ClaimFiles
 from dranode.driver.node.decision_lock import DecisionLock
 from dranode.driver.node.discovery import Discovery
-from dranode.driver.node.held_view import HeldView, Watcher
 from dranode.driver.node.interpreter import Interpreter
 from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.node.pin_view import PinView, Watcher
 from dranode.driver.node.record_store import LedgerNotes, RecordStore
 from dranode.driver.node.specs import Specs
 from dranode.driver.pinning.snapshot import PinSnapshot
@@ -127,7 +127,7 @@ class NodeClaims:
         self.interpreter = Interpreter(plugin, self.store, self.files)
         self._in_use = in_use
         self._clock = clock
-        self._view = HeldView(plugin, self.store, self.discovery)
+        self._view = PinView(plugin, self.store, self.discovery)
         self._lock = DecisionLock(self.store, data / "serialize.lock", self._view.notify)
         self._waiting_calls = threading.BoundedSemaphore(MAX_WAITING)
 

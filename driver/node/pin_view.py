@@ -17,7 +17,7 @@ from dranode.driver.pinning.snapshot import PinnedClaims, Pins, PinSnapshot
 Watcher = Callable[[PinSnapshot | None], None]
 
 
-class HeldView(msgspec.Struct):
+class PinView(msgspec.Struct):
     """One driver's snapshot. `notify` is called under the lock on decisions; any thread may read `snapshot`.
 
     Attributes:
