@@ -77,10 +77,10 @@ def run_on_fleet(
 
 
 def _without_queue(sources: Sequence[SourceDocument]) -> list[str]:
-    """Return a note on the pods without a queue, which are not placed."""
+    """Return a note on the pods that no Workload and no Job with a queue has, which are not placed."""
     pods = [source.name for source in sources if source.kind == "Pod"]
     more = f" and {len(pods) - 1} more" if pods[1:] else ""
-    return [f"--queues places only pods that have a queue; not placed: {pods[0]}{more}"] if pods else []
+    return [f"--queues places only pods of Workloads and of Jobs with a queue, not {pods[0]}{more}"] if pods else []
 
 
 def _discover(drivers: tuple[str, ...], options: Mapping[str, Any]) -> Discover:

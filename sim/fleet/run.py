@@ -123,7 +123,7 @@ def admit(
     setup = load(sources, fleet.slices if fleet is not None else None)
     if not setup.documents:
         raise DocumentError(
-            "nothing to admit: the files have no Workload, and no Job or pod with the label kueue.x-k8s.io/queue-name"
+            "nothing to admit: the files have no Workload, and no Job with the label kueue.x-k8s.io/queue-name"
         )
     if fleet is None:
         return run_queues(setup, Anywhere()), None
