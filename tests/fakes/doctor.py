@@ -208,7 +208,7 @@ class FakeNode:
         self.write("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids")
         self.write("proc/2/status", "Name:\tkthreadd\nPPid:\t0\nCpus_allowed_list:\t0-7\n")
         self.kubelet(reservedSystemCPUs="0")
-        self.write(f"{KUBELET}/cpu_manager_state", '{"policyName":"none","defaultCpuSet":"","checksum":1}')
+        self.write(f"{KUBELET}/cpu_manager_state", '{"policyName":"none","defaultCpuSet":"","checksum":0}')
         self.containerd({"default_validator": VALIDATOR}, {})
         # Another program that starts containers. It says nothing about kubelet's or the runtime's configuration.
         self.write("proc/99/comm", "dockerd\n")

@@ -22,6 +22,7 @@ from dranode.driver.machine.yaml_files import StrictError, parse_yaml
 from dranode.tools.diagnosis.facts import Kubelet
 from dranode.tools.readers.checkpoint import NAME as CLAIM_STATE
 from dranode.tools.readers.checkpoint import parse_checkpoint
+from dranode.tools.readers.checksums import has_checksum, has_checksum_of_data
 from dranode.tools.readers.cluster import Sender
 from dranode.tools.readers.host import HostError, NodeHost, UnparsedError, running
 
@@ -32,6 +33,7 @@ _CPU_STATE: Final = "cpu_manager_state"
 _MEMORY_STATE: Final = "memory_manager_state"
 # kubelet does not start with a damaged one either (pkg/kubelet/allocation/state of 1.34 to 1.37).
 _POD_STATES: Final = ("allocated_pods_state", "actuated_pods_state")
+_WRONG_CHECKSUM: Final = "its checksum is wrong"
 _TRUE: Final = ("1", "t", "true")
 
 
@@ -161,6 +163,8 @@ def unread_state(host: NodeHost, root: str) -> Iterator[str]:
                     f"{policy}: {path} does not name one, so it is damaged, and kubelet would not start with it; drain "
                     "the node, remove the file and restart kubelet"
                 )
+            elif why := _wrong_state(host.text(path)):
+                yield _damaged(path, why)
     yield from _unread_records(host, root)
 
 
@@ -172,8 +176,8 @@ def _unread_records(host: NodeHost, root: str) -> Iterator[str]:
             content = host.content(path)
             if name == CLAIM_STATE:
                 parse_checkpoint(content, path)
-            else:
-                json.loads(json.loads(content)["data"])
+            elif not has_checksum_of_data(json.loads(content)):
+                yield _damaged(path, _WRONG_CHECKSUM)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -181,10 +185,21 @@ def _unread_records(host: NodeHost, root: str) -> Iterator[str]:
         except DranodeError as error:
             yield str(error)
         except (ValueError, TypeError, KeyError, RecursionError):
-            yield (
-                f"kubelet's record {path} is damaged, and kubelet does not start with it; drain the node, remove the "
-                "file and restart kubelet"
-            )
+            yield _damaged(path, "it does not have kubelet's format")
+
+
+def _wrong_state(text: str) -> str:
+    try:
+        return "" if has_checksum(json.loads(text)) else _WRONG_CHECKSUM
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        return "it does not have kubelet's format"
+
+
+def _damaged(path: str, why: str) -> str:
+    return (
+        f"kubelet's record {path} is damaged ({why}), and kubelet does not start with it; drain the node, remove the "
+        "file and restart kubelet"
+    )
 
 
 def _state(root: str, name: str) -> str:

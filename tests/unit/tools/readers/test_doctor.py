@@ -335,14 +335,14 @@ def test_a_cpu_manager_with_another_policy_in_its_state_than_in_its_configuratio
     # kubelet does not start until the file is removed.
     config = node.folder / KUBELET / "config.yaml"
     config.write_text(f"{config.read_text()}\ncpuManagerPolicy: {configured}\n")
-    node.write(f"{KUBELET}/cpu_manager_state", f'{{"policyName":"{state}","defaultCpuSet":"0-3","checksum":1}}')
+    node.write(f"{KUBELET}/cpu_manager_state", f'{{"policyName":"{state}","defaultCpuSet":"0-3","checksum":0}}')
     finding = next(finding for finding in diagnosed(node) if finding.code == "kubelet-cpu-manager-static")
     assert "set cpuManagerPolicy: none" in finding.fault.fix
     assert "cpu_manager_state and restart kubelet" in finding.fault.fix
 
 
 def test_a_static_memory_manager_is_seen_in_its_state(node: FakeNode) -> None:
-    node.write(f"{KUBELET}/memory_manager_state", '{"policyName":"Static","machineState":{},"checksum":1}')
+    node.write(f"{KUBELET}/memory_manager_state", '{"policyName":"Static","machineState":{},"checksum":0}')
     (finding,) = diagnosed(node)
     assert finding.code == "kubelet-memory-manager-static"
     assert "memory_manager_state" in finding.fault.what

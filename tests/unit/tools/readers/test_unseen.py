@@ -172,7 +172,8 @@ def test_a_damaged_state_of_the_cpu_manager_is_not_taken_for_the_configured_poli
     assert "drain the node, remove the file and restart kubelet" in sentence
 
 
-CLAIMS = (Path(__file__).parents[3] / "vectors/kubelet/dra_manager_state-1.37.2.json").read_bytes()
+VECTORS = Path(__file__).parents[3] / "vectors/kubelet"
+CLAIMS = (VECTORS / "dra_manager_state-1.37.2.json").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -190,12 +191,30 @@ def test_kubelets_damaged_record_of_claims_is_named(node: FakeNode, content: byt
     assert "remove the file and restart kubelet" in sentence
 
 
+@pytest.mark.parametrize("state", sorted(VECTORS.glob("[cm]*_manager_state-*")), ids=lambda path: path.stem)
+def test_a_managers_state_with_a_wrong_checksum_is_named(node: FakeNode, state: Path) -> None:
+    name, text = state.name.partition("-")[0], state.read_text()
+    node.write(f"{KUBELET}/{name}", text)
+    assert not [sentence for sentence in node.facts().unseen if name in sentence]
+    for damaged in (text.replace("tatic", "tatick"), text.replace("main", "name")):
+        node.write(f"{KUBELET}/{name}", damaged)
+        (sentence,) = (sentence for sentence in node.facts().unseen if name in sentence)
+        assert f"/var/lib/kubelet/{name} is damaged" in sentence
+
+
 @pytest.mark.parametrize("name", ["allocated_pods_state", "actuated_pods_state"])
 def test_kubelets_damaged_records_of_pods_are_named(node: FakeNode, name: str) -> None:
     path = node.folder / KUBELET / name
-    path.write_text('{"data":"{\\"entries\\":{}}","checksum":1}')
+    # The checksum is what the package checksum of kubelet 1.36.4 returns.
+    path.write_text('{"data":"{\\"entries\\":{}}","checksum":1057365947}')
     assert not [sentence for sentence in node.facts().unseen if name in sentence]
-    for content in ("", '{"data":"{', '{"data":"{\\"ent","checksum":1}', '{"data":"{}","checksum":1}"}', "[]"):
+    for content in (
+        "",
+        '{"data":"{',
+        '{"data":"{\\"entries\\":{}}","checksum":1}',
+        '{"data":"{}","checksum":1}"}',
+        "[]",
+    ):
         path.write_text(content)
         (sentence,) = (sentence for sentence in node.facts().unseen if name in sentence)
         assert f"/var/lib/kubelet/{name} is damaged" in sentence
