@@ -43,16 +43,6 @@ _KUBELET_SECONDS: Final = 1.0
 Answered = Callable[[str, float], None]
 
 
-def uncounted(request: str, seconds: float) -> None:
-    """Count nothing."""
-    del request, seconds
-
-
-def unfollowed(claims: Collection[str]) -> None:
-    """Do nothing when containers start."""
-    del claims
-
-
 class PinningDriver(msgspec.Struct, frozen=True):
     """One of the drivers whose records are enforced together.
 
@@ -66,9 +56,9 @@ class PinningDriver(msgspec.Struct, frozen=True):
 
     node: NodeClaims
     instance: Instance = ALONE
-    answered: Answered = uncounted
+    answered: Answered = lambda _request, _seconds: None
     notify: Notify = notify_none
-    starts: Starts = unfollowed
+    starts: Starts = lambda _claims: None
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 from dranode.api.errors import UnreadError
 from dranode.driver.claims.answers import NOT_ENFORCED, NotEnforced, needs_enforcing, no_runtime
@@ -27,16 +27,6 @@ from dranode.driver.serve.usage import UsageWatch
 log = logging.getLogger(__name__)
 
 
-class PinningPart(Protocol):
-    """One driver's part in the enforcement: `dranode.driver.serve.pinning.Pinning`."""
-
-    driver: PinningDriver
-    enforcement: Enforcement | None
-
-    def enforcement_of(self, drivers: tuple[PinningDriver, ...]) -> Enforcement:
-        """Return the enforcement of the records of these drivers."""
-
-
 class PinningTogether:
     """The drivers of a process that pin; they start enforcement together.
 
@@ -47,9 +37,9 @@ class PinningTogether:
     def __init__(self, count: int) -> None:
         """Wait for this number of drivers."""
         self._count = count
-        self._joined: list[PinningPart] = []
+        self._joined: list[Pinning] = []
 
-    def join(self, pinning: PinningPart) -> None:
+    def join(self, pinning: Pinning) -> None:
         """Add a driver; the last one starts the enforcement of all."""
         self._joined.append(pinning)
         if len(self._joined) == self._count:
@@ -78,28 +68,26 @@ class Pinning:
 
     def __init__(
         self,
-        node: NodeClaims,
+        driver: PinningDriver,
         access: ContainerAccess,
         pod_resources: PodResources,
         fatal: Fatal,
         *,
         together: PinningTogether | None = None,
         reported: bool = False,
-        **optional: Any,
     ) -> None:
         """Set pinning up; `start` connects.
 
         Args:
-            node: the node whose records are enforced.
+            driver: the driver whose records are enforced.
             access: how to reach containers.
             pod_resources: kubelet's API that lists which containers have which claims.
             fatal: ends the process with a sentence.
             together: the drivers that start together; None if this driver pins alone.
             reported: whether an earlier process has reported that no runtime is connected, so that the grace period is
                 over.
-            optional: as in `PinningDriver`.
         """
-        self.driver = PinningDriver(node, **optional)
+        self.driver = driver
         self.socket = access.nri_socket
         self.enforcement: Enforcement | None = None
         self._access, self._pod_resources, self._fatal = access, pod_resources, fatal

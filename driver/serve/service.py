@@ -14,7 +14,9 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from dranode.api.errors import DranodeError, UnreadError, UsageError
 from dranode.driver.claims.answers import BY_OPTION, NotEnforced
@@ -27,11 +29,12 @@ from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.nri.unsolicited import ALONE
 from dranode.driver.pinning.snapshot import Pins, PinSnapshot
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer, Cluster
 from dranode.driver.serve.authority import Authority
-from dranode.driver.serve.enforcement import ContainerAccess
+from dranode.driver.serve.enforcement import ContainerAccess, PinningDriver
 from dranode.driver.serve.lifecycle import Lifecycle, keep_up
 from dranode.driver.serve.orphans import ClaimLookup, take_over
 from dranode.driver.serve.pinning import REPORTED, Pinning, PinningTogether, UnenforcedClaims, unmet_needs
@@ -113,7 +116,7 @@ class DriverService:
         self._started = False
         self._stopping = threading.Event()
         # Set when the machine's settings have to be checked, for example because a container of a quiet claim starts.
-        self._starts = threading.Event()
+        self._settings_due = threading.Event()
         self._stops = contextlib.ExitStack()
 
     def start(self, boot_id: str = "") -> None:
@@ -138,7 +141,7 @@ class DriverService:
             # Before the first answer, complete the claims that another driver has left, or refuse to start.
             self._lookup = self._take_over()
             if self.listener.rolling:
-                self._share()
+                self._create_authority()
             # From here on kubelet gets answers. A container that is created before the runtime is connected is pinned
             # by the answer to Synchronize.
             self.listener.calls.answer_with(self._cluster, self.node, self._cluster.reporter(self.node))
@@ -153,7 +156,7 @@ class DriverService:
             self.stop()
             raise
         if isinstance(self.plugin, Tunes):
-            self.node.settings_changed = self._starts.set
+            self.node.settings_changed = self._settings_due.set
             OwnedThread(f"{self.plugin.driver}-settings", self._keep_tuned, self._fatal).start()
         OwnedThread(f"{self.plugin.driver}-health", self._watch_health, self._fatal).start()
 
@@ -203,7 +206,7 @@ class DriverService:
             self._stops.callback(aside.set)
             OwnedThread(name, lambda: keep_up(self.node, aside), self._fatal).start()
 
-    def _share(self) -> None:
+    def _create_authority(self) -> None:
         self._authority = Authority(
             self.listener.data,
             self.plugin.driver,
@@ -234,7 +237,7 @@ class DriverService:
                 return
             # Other programs may have changed the settings since.
             if self.node.tunes():
-                self._starts.set()
+                self._settings_due.set()
             if self._unenforced is not None:
                 self._unenforced.check()
             try:
@@ -245,15 +248,15 @@ class DriverService:
     def _keep_tuned(self) -> None:
         """Check settings on demand, in a thread of its own, because other processes may take long to answer."""
         while not self._stopping.is_set():
-            self._starts.wait()
-            self._starts.clear()
+            self._settings_due.wait()
+            self._settings_due.clear()
             if not self._stopping.is_set():
                 self._tune()
 
     def _container_starts(self, uids: Collection[str]) -> None:
         records = filter(None, map(self.node.record, uids))
         if isinstance(self.plugin, Tunes) and any(was_tuned(self.plugin, record) for record in records):
-            self._starts.set()
+            self._settings_due.set()
 
     def _tune(self) -> None:
         """Restore settings that others have changed, and change those of new hardware as claims need it."""
@@ -275,20 +278,16 @@ class DriverService:
     def _pin(self) -> None:
         if self._containers is None or self._pod_resources is None or not isinstance(self.plugin, Pins):
             return
-        optional: dict[str, Any] = {"starts": self._container_starts}
+        driver = PinningDriver(self.node, self._authority or ALONE, notify=self._notify, starts=self._container_starts)
         if self._counters is not None:
-            optional["answered"] = self._counters.nri_answered
-        if self._authority is not None:
-            optional["instance"] = self._authority
+            driver = replace(driver, answered=self._counters.nri_answered)
         self.pinning = Pinning(
-            self.node,
+            driver,
             self._containers,
             self._pod_resources,
             self._fatal,
             together=self._together,
             reported=(self.listener.data / REPORTED).exists(),
-            notify=self._notify,
-            **optional,
         )
         self.pinning.start()
         self._stops.callback(self.pinning.stop)
@@ -387,5 +386,5 @@ class DriverService:
         """End calls in flight, close the sockets and the ledger; the slices stay."""
         self._stopping.set()
         # Ends the thread that waits for it.
-        self._starts.set()
+        self._settings_due.set()
         self._stops.close()

@@ -23,7 +23,7 @@ from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.container_cgroups import Process, with_processes
-from dranode.driver.serve.enforcement import ContainerAccess
+from dranode.driver.serve.enforcement import ContainerAccess, PinningDriver
 from dranode.driver.serve.pinning import Pinning
 from dranode.sim.machines.forms import open_machine
 from dranode.tools.diagnosis.placement import placements
@@ -102,7 +102,7 @@ class Pinned(Machine):
         self._listener.listen()
         self.kubelet = PodResources(folder / "nobody.sock")
         access = ContainerAccess(str(folder / "nri.sock"), HostRoot())
-        self.pinning = Pinning(self.node, access, self.kubelet, pytest.fail)
+        self.pinning = Pinning(PinningDriver(self.node), access, self.kubelet, pytest.fail)
         self.pinning.start()
         self.sock, _ = self._listener.accept()
         self.runtime = FakeRuntime(self.sock)

@@ -78,7 +78,9 @@ def test_a_synchronization_during_a_question_to_kubelet_does_not_count_for_that_
     node.open()
     node.prepare({MINE: allocated_claim(MINE.name, Lamps.driver, ["lamp-0"], uid=MINE.uid)})
     kubelet = Kubelet(tmp_path / "kubelet.sock")
-    pinning = Pinning(node, ContainerAccess(str(tmp_path / "nri.sock"), HostRoot()), kubelet, pytest.fail)
+    pinning = Pinning(
+        PinningDriver(node), ContainerAccess(str(tmp_path / "nri.sock"), HostRoot()), kubelet, pytest.fail
+    )
     pinning.start()
     sock, _ = listener.accept()
 
@@ -104,7 +106,7 @@ def test_a_kubelet_that_lists_no_pod_of_a_claim_does_not_make_it_unused(tmp_path
     kubelet = KubeletPods(tmp_path / "kubelet.sock")
     asked = PodResources(kubelet.socket)
     # The runtime has not listed its containers yet.
-    pinning = Pinning(node, ContainerAccess(str(tmp_path / "nri.sock"), HostRoot()), asked, pytest.fail)
+    pinning = Pinning(PinningDriver(node), ContainerAccess(str(tmp_path / "nri.sock"), HostRoot()), asked, pytest.fail)
     try:
         assert pinning.in_use(MINE) is None
         kubelet.run("pod-mine", MINE.name, MINE.uid, "lamp-0", driver=Lamps.driver)
