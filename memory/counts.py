@@ -188,6 +188,14 @@ def pod_pages(root: Root, size: int, node: int) -> int | None:
     return sum(used) // size if used else None
 
 
+def pods_used(root: Root, size: int) -> int | None:
+    """Return how many pages of a size pods use on all NUMA nodes; None if no cgroup tells."""
+    name = f"hugetlb.{page_size_name(size)}"
+    paths = (f"{folder}/{name}.{file}" for folder in _above_pods(root) for _, file in _PROMISED)
+    used = [used for path in paths if (used := _limit(root, path)) is not None]
+    return sum(used) // size if used else None
+
+
 def pods_promised(root: Root, size: int) -> int:
     """Return how many pages of a size pods were promised and have not used yet; 0 if no cgroup tells."""
     name = f"hugetlb.{page_size_name(size)}"

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from dranode.api import CPUSet
 from dranode.driver import MachineError, Root, missing_nodes, node_cpus, read_pods_cgroup, read_text
-from dranode.memory.counts import pod_pages, pods_promised
+from dranode.memory.counts import pod_pages, pods_promised, pods_used
 from dranode.memory.machine import KIB, MachineMemory, MemoryNode, PagePool, folder_of, size_of_folder
 
 _NODES: Final = "sys/devices/system/node"
@@ -138,18 +138,30 @@ class _MemoryReader:
             used = self._used(pages, size, total)
             after = pod_pages(self._root, size, node) if used else 0
             known = None if before is None or after is None else max(before, after)
-            if used and known is None:
+            # Before Linux 5.17 cgroups tell only how many pages pods use on all nodes together.
+            elsewhere = max(0, used - known) if known is not None else min(used, self._used_elsewhere(size, used))
+            if elsewhere and known is None:
                 self._warnings.append(
-                    f"{used} huge pages of {size // KIB} kB are in use on NUMA node {node}, and the cgroups do not "
-                    "tell whether pods use them: claims do not get them"
+                    f"{elsewhere} huge pages of {size // KIB} kB are in use on NUMA node {node}, and the cgroups do "
+                    "not tell whether pods use them: claims do not get them"
                 )
             promised = self._promised.get(size, 0)
             if surplus is None or (promised is None and total):
                 yield size, PagePool(total, total)
             else:
                 # The node of a promised page is not known, so every node with free pages keeps that many back.
-                others = max(0, used - (known or 0)) + min(promised or 0, total - used)
+                others = elsewhere + min(promised or 0, total - used)
                 yield size, PagePool(max(0, total - surplus), min(others, max(0, total - surplus)))
+
+    def _used_elsewhere(self, size: int, otherwise: int) -> int:
+        """Return how many pages of the machine are in use outside pods; `otherwise` if the kernel does not tell."""
+        folder = f"{_MACHINE_POOLS}/{folder_of(size)}"
+        before = pods_used(self._root, size)
+        total, free = (self._number(f"{folder}/{name}_hugepages") for name in ("nr", "free"))
+        after = pods_used(self._root, size)
+        if total is None or free is None or before is None or after is None:
+            return otherwise
+        return max(0, total - free - max(before, after))
 
     def _promised_elsewhere(self, size: int) -> int | None:
         """Return how many pages are promised outside pods and not used yet; None if the kernel does not tell."""

@@ -251,6 +251,23 @@ class TestHugePages:
             "use them: claims do not get them"
         )
 
+    @pytest.mark.parametrize(("by_pods", "others"), [(9, [0, 0]), (8, [1, 1]), (5, [4, 3]), (0, [6, 3])])
+    def test_without_counts_by_node_each_keeps_back_what_others_use_on_all(
+        self, by_pods: int, others: list[int]
+    ) -> None:
+        # As before Linux 5.17: 6 pages are in use on node 0, and 3 on node 1.
+        files = {
+            **one_node(),
+            **pages(0, 2048, 10, free=4),
+            **node_files(1, "2-3"),
+            **pages(1, 2048, 10, free=7),
+            f"{MACHINE_POOL}/nr_hugepages": "20",
+            f"{MACHINE_POOL}/free_hugepages": "11",
+            f"{MACHINE_POOL}/resv_hugepages": "0",
+            "sys/fs/cgroup/kubepods.slice/hugetlb.2MB.current": f"{by_pods * HUGE}",
+        }
+        assert [node.pools[HUGE].others for node in read(files).nodes] == others
+
     def test_more_pages_in_pods_than_in_use_leave_none_to_others(self) -> None:
         # The two files are read one after the other.
         files = {**one_node(), **pages(0, 2048, 10, free=9), STATS[0]: f"total=0 N0={5 * HUGE}"}
