@@ -268,7 +268,7 @@ class _PodMaker:
             text = f"no pod: {why}"
         else:
             return  # an object of a cluster whose pods all exist
-        self.notes.append(f"{source.place}: {text}")
+        self.notes.append(f"{source.place} creates {text}")
 
     def _replica_set(self, deployment: Controller) -> tuple[Controller, str]:
         """Return the ReplicaSet of a Deployment, and why there is none."""

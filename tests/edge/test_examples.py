@@ -81,7 +81,7 @@ def run(path: Path) -> dict[str, Any]:
     assert program == "dranode"
     done = run_program(*arguments, "-o", "json", cwd=ROOT)
     # Replace the generated names of a controller's pods.
-    errors = [line for line in done.stderr.splitlines() if " pods: " not in line]
+    errors = [line for line in done.stderr.splitlines() if " creates " not in line]
     assert (done.returncode, errors) == (0, [])
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

@@ -79,7 +79,7 @@ def test_allocate_gives_each_pod_of_a_deployment_a_device(tmp_path: Path) -> Non
     assert result.exit_code == 0, result.output
     devices = [each["allocation"]["devices"]["results"][0]["device"] for each in json.loads(result.stdout)]
     assert devices == ["gpu-0", "gpu-1", "gpu-2"]
-    assert "(Deployment web): 3 pods: web-" in result.stderr
+    assert "(Deployment web) creates 3 pods: web-" in result.stderr
 
 
 def test_fit_asks_for_each_pod_of_a_deployment(tmp_path: Path) -> None:

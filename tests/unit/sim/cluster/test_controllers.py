@@ -233,9 +233,9 @@ def test_a_job_of_a_queue_makes_no_pods_where_queues_are_simulated() -> None:
 
 def test_what_is_made_is_said() -> None:
     (note,) = made(controller("StatefulSet", replicas=5)).notes
-    assert note == "f, document 1 (StatefulSet a): 5 pods: a-0, a-1, a-2 and 2 more"
+    assert note == "f, document 1 (StatefulSet a) creates 5 pods: a-0, a-1, a-2 and 2 more"
     (note,) = made(controller("ReplicaSet", replicas=0)).notes
-    assert note == "f, document 1 (ReplicaSet a): no pod: spec.replicas is 0"
+    assert note == "f, document 1 (ReplicaSet a) creates no pod: spec.replicas is 0"
 
 
 @pytest.mark.parametrize(
