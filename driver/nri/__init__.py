@@ -1,10 +1,11 @@
 """The driver as a plug-in of the container runtime (NRI, the Node Resource Interface).
 
-    socket <-> client (the thread) <-> session <- calls, ttrpc, mux     bytes to events and back; I/O in client alone
+    socket <-> client (the thread) <-> session <- ttrpc             bytes to events and back; I/O in client alone
                     |
-                enforcer <-> dranode.driver.pinning.enforcement            events to decisions
+      unsolicited, enforcer <-> dranode.driver.pinning.enforcement  events to decisions
                     |
-           inquiry, verifier                                            I/O: what decisions ask, what the kernel says
+           state, inquiry, verifier                                 what was decided; I/O: what decisions ask, and what
+                                                                    the kernel says
 
 `inquiry.ClaimSource` is what this package needs from the rest of the driver: an immutable `PinSnapshot`, a way to read
 the ledger again, and kubelet's pod-resources API. The driver calls `NRIClient.notify` when the snapshot has changed and

@@ -24,7 +24,8 @@ from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.inquiry import ClaimSource, Inquiry, Sightings
-from dranode.driver.nri.unsolicited import ALONE, EnforcementStatus, Instance, RuntimeState, Unsolicited
+from dranode.driver.nri.state import ALONE, EnforcementStatus, Instance, RuntimeState
+from dranode.driver.nri.unsolicited import Unsolicited
 from dranode.driver.nri.verifier import StartGate, Verifier, limits_in_time
 from dranode.driver.pinning import enforcement
 from dranode.driver.pinning.container_index import (
@@ -33,8 +34,6 @@ from dranode.driver.pinning.container_index import (
     claims_of,
     drifted,
     effective_of,
-    overruled,
-    to_compare,
 )
 from dranode.driver.pinning.containers import Container, ContainerUpdate, Pinned, Resources
 from dranode.driver.pinning.enforcement import CreationRefused
@@ -84,7 +83,7 @@ class Enforcer:
         self._inquiry = Inquiry(node, self._sightings)
         self._verifier = Verifier(root, notify)
         self._gate = StartGate(root, clock)
-        self.unsolicited = Unsolicited(self._state, self._inquiry, instance, self._catch_up)
+        self.unsolicited = Unsolicited(self._state, self._inquiry, instance)
 
     # --- Requests and reports of the runtime ---
 
@@ -168,7 +167,7 @@ class Enforcer:
         # In one assignment, because other threads may read at this moment which claims are in use.
         self._state.containers = Containers(allowed.change.put)
         self._sightings.keep(pinned.container.id for pinned in self._state.containers)
-        self._sightings.require(self._users(*allowed.change.put))
+        self._sightings.report_unseen(self._users(*allowed.change.put))
         # The driver's own container is left out: it always starts before the driver can answer the runtime.
         unpinned = tuple(container for container in allowed.unpinned if not self._is_own(container))
         if self._state.silent:
@@ -230,7 +229,7 @@ class Enforcer:
         containers.apply(enforcement.start(containers, self.node.snapshot(), container))
         pinned = containers.get(container.id)
         if pinned is not None:
-            self._sightings.require(self._users(pinned))
+            self._sightings.report_unseen(self._users(pinned))
         if pinned is not None and pinned.claims:
             self.starts(pinned.claims)
         return pinned is not None and pinned.resend
@@ -299,21 +298,10 @@ class Enforcer:
             elif not self.instance.active:
                 # The active instance may have prepared claims since this one last read the ledger.
                 self._inquiry.read_again()
-            self._catch_up()
+            self._inquiry.catch_up(self._state)
             yield
         finally:
             self._state.silent = False
-
-    def _catch_up(self) -> None:
-        """Read from the kernel which CPUs containers have, if the other instance may have moved some."""
-        snapshot = self.node.snapshot()
-        # While records cannot be read, containers are not moved, so their CPUs do not matter yet.
-        if self._state.silent or not self._state.elsewhere or snapshot.unread is not None:
-            return
-        self._state.elsewhere = False
-        containers = self._state.containers
-        limits = limits_in_time(Cgroups(self.root), to_compare(containers, snapshot), self.clock)
-        containers.apply(overruled(containers, snapshot, limits))
 
     def _updates_to_send(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
         """Return the updates for the answer: all of them, or none while this instance is silent."""

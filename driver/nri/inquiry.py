@@ -13,7 +13,9 @@ from dranode.api.errors import LedgerError, UnreadError
 from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
-from dranode.driver.pinning.container_index import Containers
+from dranode.driver.nri.state import RuntimeState
+from dranode.driver.nri.verifier import limits_in_time
+from dranode.driver.pinning.container_index import Containers, overruled, to_compare
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
 from dranode.driver.pinning.snapshot import PinSnapshot
@@ -31,7 +33,7 @@ class Sightings:
 
     def __init__(self, root: Root) -> None:
         """Start without any container; cgroups are read under `root`."""
-        self._root = root
+        self.root = root
         self._seen: set[str] = set()
         self._unseen: set[str] = set()
 
@@ -39,11 +41,11 @@ class Sightings:
         """Note which of these existing containers have processes on this host."""
         new = [container for container in containers if container.id not in self._seen]
         if new:
-            cgroups = Cgroups(self._root)
+            cgroups = Cgroups(self.root)
             shown = (container for container in new if cgroups.shows_processes(cgroup_folder(container.cgroup)))
             self._seen.update(container.id for container in shown)
 
-    def require(self, containers: Iterable[Container]) -> None:
+    def report_unseen(self, containers: Iterable[Container]) -> None:
         """Log once for each of these running containers if none of its processes can be seen."""
         containers = tuple(containers)
         self.check(containers)
@@ -61,7 +63,7 @@ class Sightings:
 
     def ended(self, containers: Iterable[Container]) -> frozenset[str]:
         """Return the ids of the containers whose processes were seen before and are gone now."""
-        cgroups = Cgroups(self._root)
+        cgroups = Cgroups(self.root)
         seen = (container for container in containers if container.id in self._seen)
         ended = (container for container in seen if not cgroups.has_processes(cgroup_folder(container.cgroup)))
         return frozenset(container.id for container in ended)
@@ -139,6 +141,16 @@ class Inquiry(msgspec.Struct, frozen=True):
         except LedgerError as error:
             log.warning("containers are compared with what was last known of claims: %s", error)
             return self.node.snapshot()
+
+    def catch_up(self, state: RuntimeState) -> None:
+        """Read from the kernel which CPUs containers have, if the other instance may have moved some."""
+        snapshot = self.node.snapshot()
+        # While records cannot be read, containers are not moved, so their CPUs do not matter yet.
+        if state.silent or not state.elsewhere or snapshot.unread is not None:
+            return
+        state.elsewhere = False
+        limits = limits_in_time(Cgroups(self.sightings.root), to_compare(state.containers, snapshot), state.clock)
+        state.containers.apply(overruled(state.containers, snapshot, limits))
 
     def _gone(self, ids: tuple[str, ...], containers: Containers) -> frozenset[str]:
         return self.sightings.ended(pinned.container for key in ids if (pinned := containers.get(key)))

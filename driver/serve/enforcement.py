@@ -27,7 +27,7 @@ from dranode.driver.machine.root import Root
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer, Starts
-from dranode.driver.nri.unsolicited import ALONE, Instance
+from dranode.driver.nri.state import ALONE, Instance
 from dranode.driver.pinning.identity import KubeletPodClaims
 from dranode.driver.pinning.snapshot import JoinedSnapshots, PinSnapshot, claim_key
 from dranode.driver.process.threads import Fatal, OwnedThread

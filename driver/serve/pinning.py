@@ -17,7 +17,7 @@ from dranode.driver.claims.status import DeviceState, prepared_states
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.nri.unsolicited import EnforcementStatus
+from dranode.driver.nri.state import EnforcementStatus
 from dranode.driver.pinning.containers import Pinned
 from dranode.driver.pinning.snapshot import PinSnapshot
 from dranode.driver.process.threads import Fatal

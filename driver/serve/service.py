@@ -29,7 +29,7 @@ from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.nri.unsolicited import ALONE
+from dranode.driver.nri.state import ALONE
 from dranode.driver.pinning.snapshot import Pins, PinSnapshot
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer, Cluster

@@ -16,7 +16,7 @@ from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer
-from dranode.driver.nri.unsolicited import EnforcementStatus
+from dranode.driver.nri.state import EnforcementStatus
 from dranode.driver.pinning.containers import Container, Resources
 from dranode.driver.pinning.identity import KubeletPodClaims
 from dranode.driver.pinning.snapshot import JoinedSnapshots, Part, PinnedClaim, PinSnapshot
