@@ -37,7 +37,7 @@ def test_a_file_that_loads_everywhere_has_no_error_and_no_warning(files: dict[st
     assert json.loads(result.output) == [{"file": str(files["good"]), "ok": True, "error": None, "warnings": []}]
 
 
-def test_a_spec_on_the_standard_input_is_judged_as_a_file_is() -> None:
+def test_standard_input_is_checked_like_a_file() -> None:
     result = CliRunner().invoke(command, ["validate", "-", "-o", "json"], input=GOOD.replace("A=1", "A"))
     assert result.exit_code == 1
     (answer,) = json.loads(result.output)
@@ -45,7 +45,7 @@ def test_a_spec_on_the_standard_input_is_judged_as_a_file_is() -> None:
     assert "env" in answer["error"]
 
 
-def test_older_libraries_that_would_crash_are_warnings_and_no_failure(files: dict[str, Path]) -> None:
+def test_a_crash_of_older_libraries_is_only_a_warning(files: dict[str, Path]) -> None:
     result = _run(files["crashing"], "-o", "json")
     (answer,) = json.loads(result.output)
     assert (result.exit_code, answer["ok"], answer["error"]) == (0, True, None)
@@ -54,7 +54,7 @@ def test_older_libraries_that_would_crash_are_warnings_and_no_failure(files: dic
     ]
 
 
-def test_one_bad_file_fails_the_command_and_all_are_answered_in_order(files: dict[str, Path]) -> None:
+def test_one_bad_file_fails_the_command_and_all_are_reported_in_order(files: dict[str, Path]) -> None:
     result = _run(files["bad"], files["good"], files["missing"], files["folder"], "-o", "json")
     answers = json.loads(result.output)
     assert result.exit_code == 1
@@ -70,7 +70,9 @@ def test_yaml_says_the_same_as_json(files: dict[str, Path]) -> None:
     assert yaml.safe_load(_run(*arguments, "-o", "yaml").output) == json.loads(_run(*arguments, "-o", "json").output)
 
 
-def test_people_see_each_file_with_its_reasons(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_output_has_each_file_with_its_reasons(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(files["folder"])
     result = _run("bad.json", "good.json", "crashing.json")
     assert result.exit_code == 1
@@ -78,7 +80,7 @@ def test_people_see_each_file_with_its_reasons(files: dict[str, Path], monkeypat
         assert text in result.output
 
 
-def test_a_document_does_not_steer_the_terminal(tmp_path: Path) -> None:
+def test_a_document_cannot_send_control_characters_to_the_terminal(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(GOOD.replace('"d"', '"\\e[31m[red]"'))
     output = _run(path).output

@@ -1,4 +1,4 @@
-"""`dranode claims` of a driver that holds containers to memory: amounts, `--verify` and `--usage`."""
+"""`dranode claims` with a driver that limits containers to memory: amounts, `--verify` and `--usage`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_row_says_how_much_of_each_device_a_claim_holds(machine: RecordedMachi
     assert "memory-numa1 512Mi, hugepages-2m-numa1 64Mi" in " ".join(machine.table().split())
 
 
-def test_a_container_with_its_nodes_and_pages_is_right(machine: RecordedMachine) -> None:
+def test_a_container_with_the_claims_nodes_and_pages_is_ok(machine: RecordedMachine) -> None:
     prepare(machine, MEMORY)
     cgroup = container(machine, of_2MB=str(64 * MIB))
     found, failed = memory(machine)
@@ -54,7 +54,7 @@ def test_a_container_with_its_nodes_and_pages_is_right(machine: RecordedMachine)
     assert "default/a" in machine.table("--verify")
 
 
-def test_the_containers_of_a_pod_group_are_looked_for_in_every_pod(machine: RecordedMachine) -> None:
+def test_containers_of_a_pod_group_are_looked_for_in_every_pod(machine: RecordedMachine) -> None:
     prepare(machine, MEMORY, grouped=True)
     cgroup = container(machine, of_2MB=str(64 * MIB))
     checked, failed = memory(machine)
@@ -88,7 +88,7 @@ def test_other_nodes_and_fewer_pages_than_given_are_wrong(
     assert ("NO" in machine.table("--verify")) is not ok
 
 
-def test_a_container_is_not_wrong_by_some_of_its_claims_where_another_does_not_say(
+def test_a_container_is_not_judged_if_one_of_its_records_is_unreadable(
     machine: RecordedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(machine, MEMORY)
@@ -101,7 +101,7 @@ def test_a_container_is_not_wrong_by_some_of_its_claims_where_another_does_not_s
     assert "which memory default/b has: grants[0].state: it is of another version" in machine.table("--verify")
 
 
-def test_a_claim_of_which_no_container_is_seen_is_said_to_have_none(machine: RecordedMachine) -> None:
+def test_a_claim_without_a_visible_container_is_reported(machine: RecordedMachine) -> None:
     prepare(machine, MEMORY)
     assert memory(machine) == ({"ok": None, "containers": []}, None)
     local_cpus(machine)
@@ -114,7 +114,7 @@ def test_a_claim_of_which_no_container_is_seen_is_said_to_have_none(machine: Rec
     )
 
 
-def test_a_limit_that_nobody_can_read_is_not_right(machine: RecordedMachine) -> None:
+def test_a_limit_that_cannot_be_read_is_not_ok(machine: RecordedMachine) -> None:
     prepare(machine, MEMORY)
     container(machine)
     found, failed = memory(machine)
@@ -122,7 +122,7 @@ def test_a_limit_that_nobody_can_read_is_not_right(machine: RecordedMachine) -> 
     assert "not seen" in machine.table("--verify")
 
 
-def test_a_container_with_one_request_is_held_to_that_alone(machine: RecordedMachine) -> None:
+def test_a_container_with_one_request_is_limited_to_that_request(machine: RecordedMachine) -> None:
     prepare(machine, {"memory-numa0": "512Mi", "hugepages-2m-numa1": "64Mi"})
     container(machine, "DRANODE_MEMS_uid-a=0-1 DRANODE_MEMORY_uid-a_0=0", nodes="0")
     found, _ = memory(machine)
@@ -139,7 +139,7 @@ def test_preferred_memory_may_come_from_anywhere(machine: RecordedMachine) -> No
     assert failed is None
 
 
-def test_cpus_with_local_memory_are_looked_at_as_well_and_a_claim_of_two_drivers_once(
+def test_cpus_with_local_memory_are_verified_for_their_memory_too(
     machine: RecordedMachine,
 ) -> None:
     local_cpus(machine)
@@ -158,7 +158,7 @@ def test_cpus_with_local_memory_are_looked_at_as_well_and_a_claim_of_two_drivers
     assert [row["verify"]["containerMemory"]["ok"] for row in machine.run("--verify")[0]] == [False, False]
 
 
-def test_usage_says_what_lies_where_and_how_many_huge_pages_are_used(machine: RecordedMachine) -> None:
+def test_usage_shows_memory_by_node_and_the_huge_pages_in_use(machine: RecordedMachine) -> None:
     prepare(machine, MEMORY)
     cgroup = container(machine, of_2MB=str(64 * MIB))
     machine.write(f"sys/fs/cgroup/{cgroup}/memory.numa_stat", f"anon N0={3 * MIB} N1={20 * MIB}\nfile N0=0 N1=0\n")

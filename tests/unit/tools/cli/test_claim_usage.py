@@ -1,4 +1,4 @@
-"""`dranode claims --usage`: what claims use of the CPUs that they hold, by a made-up /proc and cgroup file system."""
+"""`dranode claims --usage` shows how claims use their CPUs, here from a fake /proc and cgroup file system."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def machine(tmp_path: Path) -> RecordedMachine:
 
 
 class Interval:
-    """The clock of the command, and what happens between its two looks."""
+    """The clock of the command, and what happens between its two readings."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -74,7 +74,7 @@ def rows(result: Result) -> list[dict[str, Any]]:
     return documents
 
 
-def test_usage_is_what_happened_between_two_looks(machine: RecordedMachine, interval: Interval) -> None:
+def test_usage_is_the_difference_between_two_readings(machine: RecordedMachine, interval: Interval) -> None:
     machine.prepare("a", 2)
     cgroup = machine.container(100, "a", "0-1", "DRA_CPUSET_uid-a=0-1")
     machine.write(f"sys/fs/cgroup/{cgroup}/memory.numa_stat", "anon N0=3145728 N1=1048576\n")
@@ -102,7 +102,7 @@ def test_usage_is_what_happened_between_two_looks(machine: RecordedMachine, inte
         "cpu_pressure_waiting_seconds": pytest.approx(1.0),
         "cpu_pressure_stalled_seconds": 0,
     }
-    # psutil does not know of made-up processes.
+    # psutil does not know the fake processes.
     assert usage["containers"] == [
         {
             "pod": "pod-a",
@@ -121,7 +121,7 @@ def test_usage_is_what_happened_between_two_looks(machine: RecordedMachine, inte
         assert cell in line, cell
 
 
-def test_what_cannot_be_read_is_a_dash_and_said(machine: RecordedMachine, interval: Interval) -> None:
+def test_a_counter_that_cannot_be_read_is_a_dash_and_is_reported(machine: RecordedMachine, interval: Interval) -> None:
     del interval
     machine.prepare("a", 2)
     machine.container(100, "a", "0-1", "DRA_CPUSET_uid-a=0-1")
@@ -145,13 +145,13 @@ def test_a_claim_that_does_nothing_for_a_minute_is_named(machine: RecordedMachin
     interval.happens = [lambda: counters(machine, second, 130.0)]
     result = run(machine, "--seconds", "60")
     assert "idle (less than 1 % of its CPUs used for a minute): default/a\n" in result.stdout
-    # Nobody can say so after some seconds.
+    # Some seconds are not long enough to say so.
     counters(machine, second, 10.0)
     assert [row["usage"]["idle"] for row in rows(run(machine, "-o", "json"))] == [None, False]
 
 
 @pytest.mark.parametrize("case", [(600.0, 1.0, True), (600.0, 100.0, False), (30.0, 0.0, None)])
-def test_the_age_of_a_container_shows_that_it_never_did_anything(
+def test_a_container_that_never_did_anything_is_known_by_its_age(
     machine: RecordedMachine,
     interval: Interval,
     monkeypatch: pytest.MonkeyPatch,
@@ -169,7 +169,7 @@ def test_the_age_of_a_container_shows_that_it_never_did_anything(
     assert (container["threads"], container["affinity"]) == (3, "0-1")
 
 
-def test_a_claim_whose_processes_cannot_be_looked_into_is_said(machine: RecordedMachine, interval: Interval) -> None:
+def test_a_claim_with_hidden_processes_is_reported(machine: RecordedMachine, interval: Interval) -> None:
     del interval
     machine.prepare("a", 2)
     machine.process(100, "secret", "0-1", f"{PODS}/kubepods-burstable-podpod_uid_a.slice/cri-containerd-1.scope")
@@ -179,7 +179,7 @@ def test_a_claim_whose_processes_cannot_be_looked_into_is_said(machine: Recorded
     assert row["usage_unseen"] == "a process of its pods cannot be inspected; try as root"
 
 
-def test_claims_without_cpus_and_damaged_ones_say_why_nothing_is_seen(
+def test_claims_without_cpus_or_with_damage_say_why_they_have_no_usage(
     machine: RecordedMachine, interval: Interval
 ) -> None:
     del interval
@@ -201,7 +201,7 @@ def test_claims_without_cpus_and_damaged_ones_say_why_nothing_is_seen(
     assert f"not seen: default/g ({lamps.driver}): it holds no CPUs" in run(machine).stdout
 
 
-def test_the_proc_of_a_pod_is_not_taken_for_the_machines(machine: RecordedMachine, interval: Interval) -> None:
+def test_the_proc_of_a_pod_is_not_mistaken_for_the_nodes(machine: RecordedMachine, interval: Interval) -> None:
     del interval
     machine.prepare("a", 2)
     cgroup = f"{PODS}/kubepods-burstable-podpod_uid_a.slice/cri-containerd-{'a1' * 32}.scope"

@@ -1,4 +1,4 @@
-"""`dranode claims`: what is on record, who uses it, and whether it holds, by a made-up /proc and cgroup file system."""
+"""`dranode claims` shows what is on record, who uses it and if it is enforced, from a fake /proc and /sys/fs/cgroup."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_cpus_of_each_request_are_shown(machine: RecordedMachine) -> None:
     assert "r1: 2-4" in out
 
 
-def test_a_socket_of_kubelet_that_may_not_be_looked_for_is_not_taken_for_none(
+def test_a_kubelet_socket_that_may_not_be_looked_up_is_reported(
     machine: RecordedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.prepare("a", 2)
@@ -89,7 +89,7 @@ def test_a_socket_of_kubelet_that_may_not_be_looked_for_is_not_taken_for_none(
     assert f"it is unknown who uses the claims: {folder}/kubelet.sock cannot be read: Permission" in ran.stderr
 
 
-def test_claims_are_drawn_although_the_hardware_cannot_be_read(machine: RecordedMachine, tmp_path: Path) -> None:
+def test_claims_are_drawn_even_if_the_hardware_cannot_be_read(machine: RecordedMachine, tmp_path: Path) -> None:
     machine.prepare("a", 2)
     other = machine.data.parent / "gone.example.com"
     machine.data.rename(other)
@@ -102,7 +102,7 @@ def test_claims_are_drawn_although_the_hardware_cannot_be_read(machine: Recorded
     assert "default/a" in (tmp_path / "claims.svg").read_text()
 
 
-def test_a_claim_of_a_pod_group_is_drawn_with_the_group_as_a_remark(machine: RecordedMachine, tmp_path: Path) -> None:
+def test_a_claim_of_a_pod_group_is_drawn_with_a_note_of_the_group(machine: RecordedMachine, tmp_path: Path) -> None:
     machine.prepare("a", 2, grouped=True)
     machine.run("--html", str(tmp_path / "claims.html"))
     (text,) = re.findall(r'id="data">(.*?)</script>', (tmp_path / "claims.html").read_text(), re.DOTALL)
@@ -110,7 +110,7 @@ def test_a_claim_of_a_pod_group_is_drawn_with_the_group_as_a_remark(machine: Rec
     assert (claim[1], claim[-1]) == ([], ["is reserved for podgroup crew"])
 
 
-def test_a_ledger_that_may_lack_claims_is_said_beside_the_rows_with_the_command_that_ends_it(
+def test_a_ledger_that_may_lack_claims_is_reported_with_the_remedy(
     machine: RecordedMachine,
 ) -> None:
     machine.prepare("a", 2)
@@ -128,7 +128,7 @@ def test_a_ledger_that_may_lack_claims_is_said_beside_the_rows_with_the_command_
 
 
 @pytest.mark.parametrize("folder", ["kubelet", "kubelet/plugins", "kubelet/plugins/dra.cpu"])
-def test_records_that_may_not_be_looked_at_are_not_none(
+def test_records_that_may_not_be_read_are_an_error(
     machine: RecordedMachine, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     machine.prepare("a", 2)
@@ -146,9 +146,7 @@ def test_kubelet_says_who_uses_a_claim(machine: RecordedMachine, kubelet: Kubele
     assert row["pods"] == ["pod-a", "pod-other"]
 
 
-def test_a_claim_that_was_taken_over_without_a_name_gets_it_from_kubelet(
-    machine: RecordedMachine, kubelet: KubeletPods
-) -> None:
+def test_a_claim_taken_over_without_a_name_gets_it_from_kubelet(machine: RecordedMachine, kubelet: KubeletPods) -> None:
     leave_spec(machine.folder / "cdi", "uid-left", "5-6")
     machine.prepare("a", 2)
     kubelet.run("pod-left", "left", "uid-left")
@@ -162,7 +160,7 @@ def test_a_claim_that_was_taken_over_without_a_name_gets_it_from_kubelet(
     ]
 
 
-def test_a_kubelet_that_does_not_answer_is_said_and_the_record_shown(machine: RecordedMachine) -> None:
+def test_a_silent_kubelet_is_reported_and_the_record_is_shown(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     path = machine.folder / "nobody.sock"
     with socket.socket(socket.AF_UNIX) as nobody:
@@ -174,7 +172,7 @@ def test_a_kubelet_that_does_not_answer_is_said_and_the_record_shown(machine: Re
     assert json.loads(done.stdout)[0]["pods"] == ["pod-a"]
 
 
-def test_containers_on_their_cpus_are_right(machine: RecordedMachine) -> None:
+def test_containers_on_their_cpus_are_ok(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     cgroup = machine.container(100, "a", "0-1", "PATH=/bin DRA_CPUSET_uid-a=0-1")
     machine.process(101, "child", "0", cgroup, env="PATH=/bin")
@@ -190,7 +188,7 @@ def test_containers_on_their_cpus_are_right(machine: RecordedMachine) -> None:
     assert "yes" in machine.table("--verify")
 
 
-def test_a_container_whose_processes_inherited_an_affinity_does_not_have_its_claim(machine: RecordedMachine) -> None:
+def test_a_container_that_inherited_an_affinity_is_not_ok(machine: RecordedMachine) -> None:
     machine.prepare("a", 4)
     env = "DRA_CPUSET_uid-a=0-3"
     cgroup = machine.container(100, "a", "0-1", env)
@@ -202,13 +200,13 @@ def test_a_container_whose_processes_inherited_an_affinity_does_not_have_its_cla
     assert row["verify"]["ok"] is False
     assert failed is not None
     assert "no process on 2-3" in " ".join(machine.table("--verify").split())
-    # A process that pins itself to some of its CPUs leaves the others to the rest of the container.
+    # A process that pins itself to some of its CPUs leaves the other CPUs to the rest of the container.
     machine.process(102, "worker", "2-3", cgroup, env=env)
     ((row,), failed) = machine.run("--verify")
     assert (row["verify"]["ok"], failed) == (True, None)
 
 
-def test_a_container_on_other_cpus_is_named_and_ends_with_status_1(machine: RecordedMachine) -> None:
+def test_a_container_on_other_cpus_is_named_and_fails_the_command(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     machine.container(100, "a", "0-7", "DRA_CPUSET_uid-a=0-1")
     ((row,), failed) = machine.run("--verify")
@@ -218,7 +216,7 @@ def test_a_container_on_other_cpus_is_named_and_ends_with_status_1(machine: Reco
     assert "NO" in machine.table("--verify")
 
 
-def test_a_container_with_two_claims_runs_on_both_and_intrudes_on_neither(machine: RecordedMachine) -> None:
+def test_a_container_with_two_claims_may_run_on_the_cpus_of_both(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     machine.prepare("b", 2)
     machine.container(100, "a", "0-3", "DRA_CPUSET_uid-a=0-1 DRA_CPUSET_uid-b=2-3")
@@ -235,7 +233,7 @@ def test_cpus_that_are_offline_are_not_expected(machine: RecordedMachine) -> Non
     assert row["verify"]["ok"] is True
 
 
-def test_processes_without_a_claim_on_exclusive_cpus_are_listed_but_for_the_kernels(machine: RecordedMachine) -> None:
+def test_other_processes_on_exclusive_cpus_are_listed_except_kernel_threads(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     machine.container(100, "a", "0-1", "DRA_CPUSET_uid-a=0-1")
     machine.container(150, "forger", "0-7", "DRA_CPUSET_uid-a=0-1")
@@ -252,9 +250,7 @@ def test_processes_without_a_claim_on_exclusive_cpus_are_listed_but_for_the_kern
     assert "2 processes without a claim may run on CPUs that a claim holds" in machine.table("--verify")
 
 
-def test_a_claim_of_a_pod_group_says_so_and_its_containers_are_looked_for_in_every_pod(
-    machine: RecordedMachine, kubelet: KubeletPods
-) -> None:
+def test_a_claim_of_a_pod_group_is_verified_in_every_pod(machine: RecordedMachine, kubelet: KubeletPods) -> None:
     machine.prepare("a", 2, grouped=True)
     machine.prepare("b", 2)
     ((row, _), _) = machine.run("--verify")
@@ -266,7 +262,7 @@ def test_a_claim_of_a_pod_group_says_so_and_its_containers_are_looked_for_in_eve
     machine.container(103, "stranger", "4-7", "PATH=/bin")
     ((row, other), failed) = machine.run("--verify")
     assert row["pods"] == ["podgroup crew", "crew-0"]
-    # Which pod that is, the record does not say.
+    # The record does not say which pod that is.
     assert [(each["pod"], each["cgroup"], each["ok"]) for each in row["verify"]["containers"]] == [
         ("pod-uid-another", two, False),
         ("pod-uid-member", one, True),
@@ -275,9 +271,7 @@ def test_a_claim_of_a_pod_group_says_so_and_its_containers_are_looked_for_in_eve
     assert failed is not None
 
 
-def test_a_pod_that_came_to_a_claim_after_its_prepare_is_no_intruder(
-    machine: RecordedMachine, kubelet: KubeletPods
-) -> None:
+def test_a_pod_that_joins_a_prepared_claim_is_not_an_intruder(machine: RecordedMachine, kubelet: KubeletPods) -> None:
     machine.prepare("a", 2)
     kubelet.run("pod-a", "a", "uid-a")
     kubelet.run("pod-later", "a", "uid-a")
@@ -288,7 +282,7 @@ def test_a_pod_that_came_to_a_claim_after_its_prepare_is_no_intruder(
     assert (row["verify"]["ok"], row["verify"]["intruders"], failed) == (True, [], None)
 
 
-def test_the_use_of_a_claim_of_a_pod_group_is_that_of_its_pods(machine: RecordedMachine) -> None:
+def test_the_usage_of_a_pod_groups_claim_is_that_of_its_pods(machine: RecordedMachine) -> None:
     machine.prepare("a", 2, grouped=True)
     cgroup = machine.container(100, "member", "0-1", "DRA_CPUSET_uid-a=0-1")
     machine.write(f"sys/fs/cgroup/{cgroup}/cpu.stat", "usage_usec 1000000\n")
@@ -296,7 +290,7 @@ def test_the_use_of_a_claim_of_a_pod_group_is_that_of_its_pods(machine: Recorded
     assert [each["pod"] for each in row["usage"]["pods"]] == ["pod-uid-member"]
 
 
-def test_containers_that_cannot_be_looked_into_are_not_called_right(machine: RecordedMachine) -> None:
+def test_containers_that_cannot_be_inspected_are_not_called_ok(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     ((row,), _) = machine.run("--verify")
     assert row["verify"]["ok"] is None
@@ -304,7 +298,7 @@ def test_containers_that_cannot_be_looked_into_are_not_called_right(machine: Rec
     machine.process(100, "secret", "0-1", f"{PODS}/kubepods-burstable-pod{uid}.slice/cri-containerd-1.scope")
     ((row,), failed) = machine.run("--verify")
     assert (row["verify"]["ok"], failed) == (None, None)
-    # One that is right does not speak for one that cannot be seen.
+    # A container that is ok proves nothing about one that cannot be inspected.
     machine.container(101, "a", "0-1", "DRA_CPUSET_uid-a=0-1")
     ((row,), failed) = machine.run("--verify")
     assert (row["verify"]["ok"], failed) == (None, None)
@@ -322,7 +316,7 @@ def test_containers_that_cannot_be_looked_into_are_not_called_right(machine: Rec
     ],
     ids=["v2", "v1"],
 )
-def test_the_proc_of_a_pod_is_not_taken_for_the_machines(machine: RecordedMachine, files: dict[str, str]) -> None:
+def test_the_proc_of_a_pod_is_not_mistaken_for_the_nodes(machine: RecordedMachine, files: dict[str, str]) -> None:
     machine.prepare("a", 2)
     machine.process(1, "dranode", "0-7", "", env="PATH=/bin")
     cgroup = f"{PODS}/kubepods-burstable-podpod_uid_a.slice/cri-containerd-{'a1' * 32}.scope"
@@ -336,7 +330,7 @@ def test_the_proc_of_a_pod_is_not_taken_for_the_machines(machine: RecordedMachin
     assert (row["verify"]["ok"], failed) == (True, None)
 
 
-def test_the_processes_speak_for_a_cgroup_that_cannot_be_read(machine: RecordedMachine) -> None:
+def test_processes_are_used_if_the_cgroup_cannot_be_read(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     cgroup = f"../../{PODS}/kubepods-burstable-podpod_uid_a.slice/crio-1.scope"
     machine.process(100, "main", "0", cgroup, env="DRA_CPUSET_uid-a=0-1")
@@ -356,12 +350,12 @@ def test_the_processes_speak_for_a_cgroup_that_cannot_be_read(machine: RecordedM
         ("kubepods/burstable/pod3-4/c1", ""),
     ],
 )
-def test_a_containers_cgroup_lies_in_that_of_its_pod(cgroup: str, container: str) -> None:
+def test_a_containers_cgroup_is_inside_that_of_its_pod(cgroup: str, container: str) -> None:
     assert container_cgroup(cgroup, "1-2") == container
 
 
 def quiet(machine: RecordedMachine) -> str:
-    """A prepared claim `a` with CPUs 0 and 1 that are quiet, and its container, by cgroup."""
+    """A prepared claim `a` with the quiet CPUs 0 and 1, and the cgroup of its container."""
     machine.write("proc/irq/24/smp_affinity_list", "0-7\n")
     read = read_options({"group_by": "machine", "max_isolation": "quiet"})
     plugin = CPUPlugin(open_machine("sockets=1,cores=8"), read, host=ScratchMachine(machine.folder))
@@ -380,7 +374,7 @@ def counted(machine: RecordedMachine, fired: int, ticks: int) -> None:
     machine.write("proc/stat", f"cpu0 {ticks} 0 0 5\ncpu1 10 0 0 5\n")
 
 
-def test_verify_says_what_disturbed_quiet_cpus_since_the_claim_began(machine: RecordedMachine) -> None:
+def test_verify_shows_what_has_disturbed_quiet_cpus(machine: RecordedMachine) -> None:
     counted(machine, 5, 100)
     cgroup = quiet(machine)
     counted(machine, 8, 400)
@@ -404,7 +398,7 @@ def test_verify_says_what_disturbed_quiet_cpus_since_the_claim_began(machine: Re
     assert re.search(r"default/a +0-1 +3 +24 eth0: 3 +2\.00 s", drawn), drawn
 
 
-def test_a_container_that_was_started_again_makes_the_time_of_others_a_bound(machine: RecordedMachine) -> None:
+def test_after_a_container_restart_the_time_of_others_is_an_upper_bound(machine: RecordedMachine) -> None:
     counted(machine, 5, 100)
     cgroup = quiet(machine)
     counted(machine, 5, 400)
@@ -416,7 +410,7 @@ def test_a_container_that_was_started_again_makes_the_time_of_others_a_bound(mac
     assert "at most 2.00 s" in machine.table("--verify")
 
 
-def test_verify_names_a_process_of_which_one_thread_alone_may_run_there(machine: RecordedMachine) -> None:
+def test_verify_names_a_process_even_if_only_one_thread_may_run_there(machine: RecordedMachine) -> None:
     quiet(machine)
     machine.process(60, "sshd", "4-7")
     for tid, allowed, cpu in ((60, "4-7", 5), (61, "1", 1)):
@@ -426,7 +420,7 @@ def test_verify_names_a_process_of_which_one_thread_alone_may_run_there(machine:
     assert row["verify"]["intruders"] == [{"pid": 60, "name": "sshd", "cpus": "1,4-7", "threadsLastThere": 1}]
 
 
-def test_what_is_not_known_of_quiet_cpus_is_said_as_unknown(machine: RecordedMachine) -> None:
+def test_unknown_facts_about_quiet_cpus_are_shown_as_unknown(machine: RecordedMachine) -> None:
     quiet(machine)
     ((row,), _) = machine.run("--verify")
     disturbance = row["verify"]["disturbance"]
@@ -435,7 +429,7 @@ def test_what_is_not_known_of_quiet_cpus_is_said_as_unknown(machine: RecordedMac
     assert re.search(r"default/a +0-1 +unknown +- +unknown", machine.table("--verify"))
 
 
-def test_without_the_nodes_own_processes_it_is_not_known_who_else_runs_there(machine: RecordedMachine) -> None:
+def test_without_the_nodes_processes_intruders_are_unknown(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     machine.process(2, "bash", "0-7")
     ((row,), _) = machine.run("--verify")
@@ -444,13 +438,13 @@ def test_without_the_nodes_own_processes_it_is_not_known_who_else_runs_there(mac
     assert sentence in machine.table("--verify")
 
 
-def test_claims_that_want_no_quiet_have_no_disturbance(machine: RecordedMachine) -> None:
+def test_claims_without_quiet_cpus_have_no_disturbance(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     ((row,), _) = machine.run("--verify")
     assert "disturbance" not in row["verify"]
 
 
-def test_notes_that_are_damaged_are_said_and_the_claims_still_verified(machine: RecordedMachine) -> None:
+def test_damaged_notes_are_reported_and_the_claims_still_verified(machine: RecordedMachine) -> None:
     quiet(machine)
     with closing(sqlite3.connect(machine.data / "ledger.db")) as connection, connection:
         changed = connection.execute("UPDATE meta SET value = '{' WHERE key = 'notes'").rowcount
@@ -461,7 +455,7 @@ def test_notes_that_are_damaged_are_said_and_the_claims_still_verified(machine: 
     assert "dra.cpu: it is unknown what disturbed its claims: the driver's notes" in machine.table("--verify")
 
 
-def test_drivers_are_named_as_they_publish_or_by_their_short_names_and_a_typo_is_an_error(
+def test_drivers_have_a_full_and_a_short_name_and_typos_are_errors(
     machine: RecordedMachine,
 ) -> None:
     machine.prepare("a", 2)

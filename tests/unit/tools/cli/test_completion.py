@@ -1,4 +1,4 @@
-"""The words that a shell is offered for the program and for the plug-in."""
+"""What a shell completes for the program and for the plug-in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def offered(*words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_names_the_program_and_the_variable_that_has_it_answer(shell: str) -> None:
+def test_a_script_names_the_program_and_its_completion_variable(shell: str) -> None:
     for program, name in ((cli, "dranode"), (plugin, "kubectl-dranode")):
         ran = CliRunner().invoke(program, ["completion", shell])
         assert ran.exit_code == 0, ran.output
@@ -25,13 +25,13 @@ def test_a_script_names_the_program_and_the_variable_that_has_it_answer(shell: s
         assert name in ran.output
 
 
-def test_commands_options_and_their_values_are_offered() -> None:
+def test_commands_options_and_option_values_are_completed() -> None:
     assert offered("doc") == ["doctor"]
     assert "--machine" in offered("topology", "--ma")
     assert offered("topology", "-o", "js") == ["json"]
 
 
-def test_another_shell_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_shell_is_refused_and_the_known_ones_are_named() -> None:
     ran = CliRunner().invoke(cli, ["completion", "tcsh"])
     assert ran.exit_code == 2
     assert "bash" in ran.output

@@ -1,4 +1,4 @@
-"""Drain undoes what no container has, says what would be stranded, and never works behind a driver's back."""
+"""Drain unprepares what no container uses, says what would be stranded, and never acts behind a driver's back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.fakes.settings import Kernel, interrupt
 
 
 class Leaving:
-    """A node with two claims, which the driver is about to leave."""
+    """A node with two claims, from which the driver is about to be removed."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.node = FakeNode(folder, stack)
@@ -52,7 +52,7 @@ class Leaving:
         return {record.name for record in contents.records} | {row.uid for row in contents.damaged}
 
     def checkpoint(self, *claims: ResourceClaim, driver: str = DRIVER) -> None:
-        # The form of tests/vectors/kubelet, which kubelet's own code has written.
+        # The format of tests/vectors/kubelet, which kubelet's own code wrote.
         states = [
             {
                 "ClaimUID": claim.metadata.uid,
@@ -68,7 +68,7 @@ class Leaving:
         (self.kubelet / "dra_manager_state").write_text(json.dumps(checkpoint))
 
     def drain(self, *arguments: str) -> tuple[int, dict[str, str], list[str]]:
-        """Exit status, claims with their state, and who would be stranded."""
+        """Returns the exit status, claims with their state, and what would be stranded."""
         ran = CliRunner().invoke(
             command,
             [
@@ -89,14 +89,14 @@ def leaving() -> Iterator[Leaving]:
         yield Leaving(Path(folder), stack)
 
 
-def test_claims_that_no_container_has_are_undone(leaving: Leaving) -> None:
+def test_claims_that_no_container_uses_are_unprepared(leaving: Leaving) -> None:
     assert leaving.drain() == (0, {"a": "unprepared", "b": "unprepared"}, [])
     assert leaving.on_record == set()
     assert list(leaving.cdi.iterdir()) == []
     assert leaving.drain() == (0, {}, [])
 
 
-def test_nothing_stays_of_metadata_that_an_earlier_version_wrote(leaving: Leaving) -> None:
+def test_metadata_files_of_an_earlier_version_are_removed(leaving: Leaving) -> None:
     older = leaving.kubelet / "plugins" / DRIVER / "dra-device-metadata"
     (older / "default_a" / "r").mkdir(parents=True)
     (older / "default_a" / "r" / "metadata.json").touch()
@@ -110,14 +110,14 @@ def test_a_dry_run_changes_nothing(leaving: Leaving) -> None:
     assert len(list(leaving.cdi.iterdir())) == 2
 
 
-def test_a_claim_that_a_container_has_is_kept_unless_forced(leaving: Leaving) -> None:
+def test_a_claim_that_a_container_uses_is_kept_unless_forced(leaving: Leaving) -> None:
     leaving.pods.run("pod-b", "b", leaving.b.metadata.uid)
     assert leaving.drain() == (1, {"a": "unprepared", "b": "in use"}, [])
     assert leaving.on_record == {"b"}
     assert leaving.drain("--force") == (0, {"b": "unprepared"}, [])
 
 
-def test_where_kubelet_says_nothing_everything_is_kept_unless_forced(leaving: Leaving) -> None:
+def test_everything_is_kept_if_kubelet_is_silent_unless_forced(leaving: Leaving) -> None:
     leaving.pods.close()
     assert leaving.drain() == (1, {"a": "unknown", "b": "unknown"}, [])
     assert leaving.on_record == {"a", "b"}
@@ -137,7 +137,7 @@ def change(leaving: Leaving, statement: str) -> None:
         pytest.param("DELETE FROM claims WHERE uid = ?", id="a CDI spec without a row"),
     ],
 )
-def test_a_claim_without_a_record_is_known_by_its_uid(leaving: Leaving, statement: str) -> None:
+def test_a_claim_without_a_record_is_identified_by_its_uid(leaving: Leaving, statement: str) -> None:
     change(leaving, statement)
     uid = leaving.b.metadata.uid
     leaving.pods.run("pod-b", "b", uid)
@@ -148,7 +148,7 @@ def test_a_claim_without_a_record_is_known_by_its_uid(leaving: Leaving, statemen
     assert list(leaving.cdi.iterdir()) == []
 
 
-def test_what_kubelet_has_on_record_would_be_stranded(leaving: Leaving) -> None:
+def test_claims_on_record_in_kubelet_would_be_stranded(leaving: Leaving) -> None:
     leaving.checkpoint(leaving.b)
     assert leaving.drain("--dry-run")[2] == ["b"]
     assert leaving.drain() == (1, {"a": "unprepared", "b": "unprepared"}, ["b"])
@@ -159,13 +159,13 @@ def test_the_claims_of_other_drivers_are_not_stranded(leaving: Leaving) -> None:
     assert leaving.drain()[2] == []
 
 
-def test_a_record_of_kubelets_that_is_none_is_said(leaving: Leaving) -> None:
+def test_a_malformed_record_of_kubelet_is_an_error(leaving: Leaving) -> None:
     (leaving.kubelet / "dra_manager_state").write_text("{}")
     with pytest.raises(DranodeError, match="dra_manager_state has no Data"):
         leaving.drain("--dry-run")
 
 
-def test_a_record_of_kubelets_that_is_not_to_be_seen_is_not_empty(
+def test_a_hidden_record_of_kubelet_is_not_taken_for_empty(
     leaving: Leaving, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (leaving.kubelet / "dra_manager_state").unlink()
@@ -176,7 +176,7 @@ def test_a_record_of_kubelets_that_is_not_to_be_seen_is_not_empty(
     assert "dra_manager_state in --kubelet-root) cannot be seen" in " ".join(capsys.readouterr().out.split())
 
 
-def test_nothing_is_undone_while_a_driver_serves(leaving: Leaving) -> None:
+def test_nothing_is_unprepared_while_a_driver_serves(leaving: Leaving) -> None:
     lock = FileLock(leaving.kubelet / "plugins" / DRIVER / "active.lock")
     with lock.held():
         with pytest.raises(DranodeError, match=r"a driver serves dra\.cpu from .*--through-driver"):
@@ -185,7 +185,7 @@ def test_nothing_is_undone_while_a_driver_serves(leaving: Leaving) -> None:
     assert leaving.on_record == {"a", "b"}
 
 
-def test_a_driver_that_serves_undoes_the_claims_itself(leaving: Leaving) -> None:
+def test_a_serving_driver_unprepares_the_claims_itself(leaving: Leaving) -> None:
     (leaving.kubelet / "plugins_registry" / SOCKET).unlink()
     (plugin,) = load_plugins(("cpu",), open_machine(MACHINE), {})
     service = DriverService(
@@ -205,13 +205,13 @@ def test_a_driver_that_serves_undoes_the_claims_itself(leaving: Leaving) -> None
         service.stop()
 
 
-def test_without_a_driver_nothing_goes_through_it(leaving: Leaving) -> None:
+def test_through_driver_is_an_error_if_no_driver_serves(leaving: Leaving) -> None:
     (leaving.kubelet / "plugins_registry" / SOCKET).unlink()
     with pytest.raises(DranodeError, match="leave out --through-driver"):
         leaving.drain("--through-driver")
 
 
-def test_a_root_that_may_not_be_looked_into_is_reported(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_root_is_reported(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> None:
     forbid(monkeypatch, leaving.kubelet)
     arguments = ["--machine", MACHINE, "--kubelet-root", str(leaving.kubelet), "--cdi-dir", str(leaving.cdi)]
     ran = CliRunner().invoke(command, arguments)
@@ -224,7 +224,7 @@ def test_a_wrong_root_is_reported(leaving: Leaving) -> None:
         leaving.drain("--kubelet-root", "/nowhere")
 
 
-def test_people_read_what_to_do_about_what_is_left(leaving: Leaving) -> None:
+def test_the_text_output_says_what_to_do_about_what_is_left(leaving: Leaving) -> None:
     leaving.pods.run("pod-b", "b", leaving.b.metadata.uid)
     leaving.checkpoint(leaving.b)
     arguments = ["--machine", MACHINE, "--kubelet-root", str(leaving.kubelet), "--cdi-dir", str(leaving.cdi)]
@@ -235,7 +235,7 @@ def test_people_read_what_to_do_about_what_is_left(leaving: Leaving) -> None:
     assert "stranded without the driver: default/b of pod pod-uid-b" in ran.stdout
 
 
-def test_people_read_a_reason_to_the_letter(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reason_is_printed_literally(capsys: pytest.CaptureFixture[str]) -> None:
     claim = {"namespace": "default", "name": "a", "uid": "u", "users": [], "state": "failed"}
     failed = {**claim, "error": "the switch [/dev/lamp-0] sticks"}
     _draw([{"driver": DRIVER, "stranded": [], "settings": None, "claims": [failed]}])
@@ -243,7 +243,7 @@ def test_people_read_a_reason_to_the_letter(capsys: pytest.CaptureFixture[str]) 
 
 
 def changed_settings(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """A kernel with an interrupt that claims have moved, and whose claims are gone."""
+    """A kernel in which claims have moved an interrupt, and those claims are gone."""
     kernel = Kernel()
     kernel.files[interrupt(24)] = "0-1"
     noted = {"boot": "first", "settings": {interrupt(24): {"original": "0-7", "given": ["0-1"], "owner": "eth0"}}}
@@ -255,7 +255,7 @@ def changed_settings(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> Kerne
     return kernel
 
 
-def test_settings_that_outlive_their_claims_are_put_back(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_outlive_their_claims_are_restored(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> None:
     leaving.drain()
     kernel = changed_settings(leaving, monkeypatch)
     assert leaving.drain("--dry-run") == (1, {}, [])
@@ -269,7 +269,7 @@ def test_settings_that_outlive_their_claims_are_put_back(leaving: Leaving, monke
     ("number", "sentence"),
     [(errno.EROFS, "cannot be written: Read-only file system"), (errno.ENOSPC, "or reboot the node")],
 )
-def test_settings_that_cannot_be_put_back_are_no_empty_node(
+def test_settings_that_cannot_be_restored_fail_the_command(
     leaving: Leaving, monkeypatch: pytest.MonkeyPatch, number: int, sentence: str
 ) -> None:
     leaving.drain()

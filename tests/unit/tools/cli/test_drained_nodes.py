@@ -1,4 +1,4 @@
-"""The wait for drained nodes ends when every pod of the DaemonSet is Ready, and says of which nodes that is not so."""
+"""The wait for drained nodes ends when every pod of the DaemonSet is Ready, and names the nodes that are not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass
 class Server:
-    """An API server that has a DaemonSet, which changes with every look at it, and its pods."""
+    """An API server with a DaemonSet, which changes each time it is read, and its pods."""
 
     daemonsets: list[dict[str, Any]]
     pods: list[dict[str, Any]] = field(default_factory=list)
@@ -84,7 +84,7 @@ def test_the_wait_ends_as_soon_as_all_pods_are_ready() -> None:
     ]
 
 
-def test_nodes_that_are_not_drained_in_time_are_named_with_what_is_left() -> None:
+def test_nodes_not_drained_in_time_are_named_with_what_is_left() -> None:
     pods = [pod("worker-1", ready=True), pod("worker-2", initContainerStatuses=failed(LEFT))]
     server = Server([daemonset(1, 2)], pods)
     with pytest.raises(DranodeError, match=rf"^not drained: node worker-2: {LEFT}$"):
@@ -92,7 +92,7 @@ def test_nodes_that_are_not_drained_in_time_are_named_with_what_is_left() -> Non
     assert server.asked[-1].endswith("/pods?labelSelector=app.kubernetes.io%2Fname%3Ddrain")
 
 
-def test_nodes_that_have_each_failed_often_enough_are_not_waited_for() -> None:
+def test_the_wait_ends_once_every_node_has_failed_often_enough() -> None:
     done = pod("worker-1", ready=True)
     first, second = ([{**each, "restartCount": 3} for each in failed(LEFT)] for _ in range(2))
     second[0]["restartCount"] = 2
@@ -121,7 +121,7 @@ def test_a_daemonset_without_its_pods_is_not_drained() -> None:
         ({"metadata": {"generation": 1}, "status": {"observedGeneration": 1}}, False),
     ],
 )
-def test_a_status_counts_that_is_of_the_present_specification(document: dict[str, Any], *, done: bool) -> None:
+def test_only_a_status_of_the_current_generation_counts(document: dict[str, Any], *, done: bool) -> None:
     assert has_rolled_out(document) is done
 
 
@@ -152,7 +152,7 @@ def test_a_status_counts_that_is_of_the_present_specification(document: dict[str
         ({}, "its pod is Pending"),
     ],
 )
-def test_of_a_node_that_is_not_drained_the_last_reason_is_given(status: dict[str, Any], reason: str) -> None:
+def test_the_last_reason_is_shown_for_a_node_that_is_not_drained(status: dict[str, Any], reason: str) -> None:
     assert list(undrained([pod("worker", **status)])) == [f"node worker: {reason}"]
 
 

@@ -1,4 +1,4 @@
-"""`explain` from a laptop: healthy things are never named, and what cannot be seen is said with what shows it."""
+"""`explain` from a laptop: it never blames what is healthy, and says which command shows what it cannot see."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def running_pod(cluster: PodCluster, **more: Any) -> None:
     cluster.pod(templates={"cpus": "t"}, made=made, node="worker-1", containers=[running()], status=status, **more)
 
 
-def test_a_pod_that_runs_is_followed_to_its_containers_and_nothing_is_named(cluster: PodCluster, explain: Any) -> None:
+def test_a_running_pod_is_followed_to_its_containers_without_causes(cluster: PodCluster, explain: Any) -> None:
     running_pod(cluster)
     status, page = explain()
     assert (status, page["causes"], page["unasked"]) == (0, [], [])
@@ -54,7 +54,7 @@ def test_a_pod_that_runs_is_followed_to_its_containers_and_nothing_is_named(clus
     assert page["ways"][0]["stations"][1]["what"] == "app-cpus-x7k2p (cpus)"
 
 
-def test_events_of_what_has_passed_name_nothing(cluster: PodCluster, explain: Any) -> None:
+def test_events_of_problems_that_are_over_are_not_causes(cluster: PodCluster, explain: Any) -> None:
     cluster.event(
         "FailedScheduling", "0/3 nodes are available: 3 cannot allocate all claims.", source="default-scheduler"
     )
@@ -66,7 +66,7 @@ def test_events_of_what_has_passed_name_nothing(cluster: PodCluster, explain: An
     assert explain()[1]["causes"] == []
 
 
-def test_a_prepare_that_failed_before_it_went_well_names_nothing(cluster: PodCluster, explain: Any) -> None:
+def test_a_prepare_that_failed_at_first_is_not_a_cause(cluster: PodCluster, explain: Any) -> None:
     taken = [result("cpudevnuma000", CPU, "worker-1")]
     cluster.made_claim("app", "cpus", results=taken, node="worker-1", pods=["app"])
     cluster.event("FailedPrepareDynamicResources", f"{FAILED_PREPARE}DRA driver {CPU} is not registered")
@@ -81,7 +81,7 @@ def test_a_prepare_that_failed_before_it_went_well_names_nothing(cluster: PodClu
     }  # fmt: skip
 
 
-def test_the_events_of_an_earlier_pod_of_that_name_are_not_this_pods(cluster: PodCluster, explain: Any) -> None:
+def test_events_of_an_earlier_pod_of_the_same_name_are_ignored(cluster: PodCluster, explain: Any) -> None:
     cluster.event("FailedPrepareDynamicResources", f"{FAILED_PREPARE}DRA driver {CPU} is not registered")
     taken = [result("cpudevnuma000", CPU, "worker-1")]
     cluster.claim("mine", results=taken, node="worker-1", pods=["app"])
@@ -95,7 +95,7 @@ def test_the_events_of_an_earlier_pod_of_that_name_are_not_this_pods(cluster: Po
     assert explain()[1]["causes"] == []
 
 
-def test_what_another_node_holds_is_said_with_the_command_that_shows_it(cluster: PodCluster, explain: Any) -> None:
+def test_the_command_that_shows_another_nodes_record_is_given(cluster: PodCluster, explain: Any) -> None:
     running_pod(cluster)
     where = "what node worker-1 has recorded about it cannot be seen from here"
     _, page = explain()
@@ -127,7 +127,7 @@ def test_the_claims_of_any_driver_are_followed(cluster: PodCluster, explain: Any
     assert told["nic.example.com"][0] == "nic-3 of pool rack-7, reserved for app"
 
 
-def test_a_device_that_its_driver_calls_broken_is_named(cluster: PodCluster, explain: Any) -> None:
+def test_a_device_that_its_driver_reports_unhealthy_is_named(cluster: PodCluster, explain: Any) -> None:
     cluster.claim(
         "mine", request(device_class=GPU), results=[result("gpu-0", GPU, "worker-2")], node="worker-2", pods=["app"]
     )
@@ -143,7 +143,7 @@ def test_a_device_that_its_driver_calls_broken_is_named(cluster: PodCluster, exp
 
 
 @pytest.mark.parametrize("why", [no_runtime("/run/nri/nri.sock", 30), BY_OPTION])
-def test_a_claim_that_containers_are_not_held_to_is_explained_from_a_laptop(
+def test_a_claim_that_is_not_enforced_is_explained_from_a_laptop(
     cluster: PodCluster, explain: Any, why: NotEnforced
 ) -> None:
     devices = [result("cpudevnuma000", CPU, "worker-2", consumedCapacity={f"{CPU}/cpu": "2"})]
@@ -175,9 +175,7 @@ def test_the_claim_that_kube_scheduler_made_for_extended_resources(cluster: PodC
     assert page["ways"][1]["claim"] == f"default/{name}"
 
 
-def test_extended_resources_that_no_node_has_are_answered_as_the_claim_that_would_be_made(
-    cluster: PodCluster, explain: Any
-) -> None:
+def test_missing_extended_resources_are_explained_like_their_claim(cluster: PodCluster, explain: Any) -> None:
     cluster.api.objects.edit(
         "deviceclasses", GPU, lambda one: one["spec"].update(extendedResourceName="example.com/gpu")
     )
@@ -208,7 +206,7 @@ def test_a_claim_is_followed_by_its_pods(cluster: PodCluster, explain: Any) -> N
     assert explain("claim/app-cpus-x7k2p", "-n", "default")[1]["ways"] == page["ways"]
 
 
-def test_a_claim_by_name_finds_the_pod_that_is_to_use_it(cluster: PodCluster, explain: Any) -> None:
+def test_a_claim_by_name_finds_the_pod_that_will_use_it(cluster: PodCluster, explain: Any) -> None:
     cluster.claim("shared", cpus("64"))
     cluster.pod(claims={"cpus": "shared"})
     _, page = explain("shared")
@@ -220,7 +218,7 @@ def test_a_claim_that_no_pod_names(cluster: PodCluster, explain: Any) -> None:
     assert explain("claim/shared", "-n", "default")[1]["causes"][0]["cause"] == StopCause.CLAIM_UNUSED
 
 
-def test_a_claim_that_no_container_names_stops_nothing_and_is_said(cluster: PodCluster, explain: Any) -> None:
+def test_a_claim_that_no_container_uses_is_reported_but_stops_nothing(cluster: PodCluster, explain: Any) -> None:
     running_pod(cluster, named=False)
     status, page = explain()
     last = page["ways"][0]["stations"][-1]
@@ -228,7 +226,7 @@ def test_a_claim_that_no_container_names_stops_nothing_and_is_said(cluster: PodC
     assert "name: cpus" in last["fix"]
 
 
-def test_what_the_account_may_not_read_is_said_and_not_judged(cluster: PodCluster, explain: Any) -> None:
+def test_what_the_account_may_not_read_is_reported_and_not_judged(cluster: PodCluster, explain: Any) -> None:
     running_pod(cluster)
     body = '{"kind":"Status","message":"events is forbidden","code":403,"reason":"Forbidden"}'
     cluster.api.faults.append(Fault(path="/events", status=403, body=body, times=9))
@@ -251,13 +249,13 @@ def test_an_account_that_may_read_no_pods_still_follows_claims(cluster: PodClust
     assert any(sentence.startswith("the Pod default/app") for sentence in page["unasked"])
 
 
-def test_a_server_that_does_not_answer_is_an_error_and_no_verdict(cluster: PodCluster, explain: Any) -> None:
+def test_a_silent_server_is_an_error(cluster: PodCluster, explain: Any) -> None:
     cluster.api.faults.append(Fault(path="/pods", status=404, body="404 page not found", times=9))
     with pytest.raises(ApiError, match="404 page not found"):
         explain()
 
 
-def test_the_context_names_cluster_and_namespace(cluster: PodCluster, tmp_path: Path) -> None:
+def test_the_context_gives_the_cluster_and_the_namespace(cluster: PodCluster, tmp_path: Path) -> None:
     cluster.pod()
     kubeconfig = Path(cluster.api.kubeconfig(tmp_path / "kubeconfig"))
     document = yaml.safe_load(kubeconfig.read_text())
@@ -273,7 +271,7 @@ def test_the_context_names_cluster_and_namespace(cluster: PodCluster, tmp_path: 
     assert f'there is no context "none"; there are prod, {first["name"]}' in str(ran.exception)
 
 
-def test_the_page_for_people_has_causes_and_fixes(cluster: PodCluster, explain: Any) -> None:
+def test_the_text_output_has_causes_and_fixes(cluster: PodCluster, explain: Any) -> None:
     cluster.pod(templates={"cpus": "two-cpus"})
     status, text = explain(output="table")
     lines = [" ".join(line.split()) for line in text.splitlines()]
@@ -284,7 +282,7 @@ def test_the_page_for_people_has_causes_and_fixes(cluster: PodCluster, explain: 
     assert "-> create the template in that namespace" in text
 
 
-# --- what kubelet, kube-scheduler or the node have not said ---
+# --- what kubelet, kube-scheduler or the node have not reported ---
 
 
 def said(page: Any, step: str) -> str:
@@ -301,7 +299,7 @@ def said(page: Any, step: str) -> str:
         ),
     ],
 )
-def test_containers_that_nobody_reported_are_not_said_to_be_created(
+def test_containers_that_were_not_reported_are_not_called_created(
     cluster: PodCluster, explain: Any, faults: list[Fault], sentence: str
 ) -> None:
     taken = [result("cpudevnuma000", CPU, "worker-1")]
@@ -311,20 +309,20 @@ def test_containers_that_nobody_reported_are_not_said_to_be_created(
     assert said(explain()[1], "containers") == sentence
 
 
-def test_a_node_that_says_nothing_of_itself_is_not_ready_for_that(cluster: PodCluster, explain: Any) -> None:
+def test_a_node_without_conditions_is_not_called_ready(cluster: PodCluster, explain: Any) -> None:
     running_pod(cluster)
     cluster.api.objects.edit("nodes", "worker-1", lambda node: node["status"].pop("conditions"))
     assert ("node", "unseen") in steps(explain()[1])
 
 
-def test_an_event_of_the_scheduler_counts_where_it_has_set_no_condition(cluster: PodCluster, explain: Any) -> None:
+def test_the_schedulers_event_counts_if_it_set_no_condition(cluster: PodCluster, explain: Any) -> None:
     cluster.made_claim("app", "cpus", cpus("2"))
     cluster.pod(templates={"cpus": "t"}, made={"cpus": "app-cpus-x7k2p"})
     cluster.event("FailedScheduling", "0/3 nodes are available: 3 Insufficient memory.", source="default-scheduler")
     assert "3 Insufficient memory" in said(explain()[1], "scheduler")
 
 
-def test_each_container_is_said_to_run_or_to_have_ended_or_to_be_unready(cluster: PodCluster, explain: Any) -> None:
+def test_each_container_is_shown_as_running_ended_or_unready(cluster: PodCluster, explain: Any) -> None:
     running_pod(cluster)
     ended = {"name": "once", "state": {"terminated": {"exitCode": 0}}}
     statuses = [running(), ended, running("late", ready=False)]

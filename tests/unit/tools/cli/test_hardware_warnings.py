@@ -1,4 +1,4 @@
-"""What drivers find odd about a machine is said by every command that shows it, in every form of its answer."""
+"""Every command that shows a machine reports what drivers find odd about it, in every output format."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("output", ["table", "json", "yaml"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_machine_of_which_a_part_is_missing_is_not_shown_as_a_smaller_one(
-    tmp_path: Path, command: str, output: str
-) -> None:
+def test_a_machine_with_unread_parts_is_not_shown_as_a_smaller_one(tmp_path: Path, command: str, output: str) -> None:
     damaged = hgx()
     for node, size in ((0, 64), (1, 64)):
         damaged.put(f"{NODE}/node{node}/meminfo", f"Node {node} MemTotal:       {size << 20} kB")

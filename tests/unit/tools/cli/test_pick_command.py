@@ -27,7 +27,7 @@ def test_json_has_the_cpus_and_what_is_held() -> None:
     assert json.loads(result.stdout) == {"cpus": "0-3", "held": "0-3,32-35"}
 
 
-def test_people_read_the_cpus_and_see_what_is_held_only_if_it_is_more() -> None:
+def test_the_text_output_shows_the_held_cpus_only_if_they_are_more() -> None:
     assert _run("--count", "2").stdout == "2 CPUs: 0,32\n"
     assert _run("--count", "2", "--threads", "one-per-core").stdout == "1 CPU: 0\n2 held: 0,32\n"
     assert _run("--count", "0").stdout == "no CPUs\n"
@@ -42,13 +42,13 @@ def test_a_pick_stays_within_the_requested_place(within: str, cpus: str) -> None
     assert json.loads(result.stdout)["cpus"] == cpus
 
 
-def test_only_free_cpus_are_picked_and_those_not_online_are_named_and_left_out() -> None:
+def test_only_free_cpus_are_picked_and_offline_ones_are_named() -> None:
     result = _run("--count", "2", "--free", "30-31,62-70", "--policy", "spread", "--l3", "ignore", "-o", "json")
     assert json.loads(result.stdout)["cpus"] == "30-31"
     assert result.stderr == "note: --free names 64-70, not online on this machine; left out\n"
 
 
-def test_cpus_on_which_no_pod_may_run_are_not_picked_and_the_cgroup_is_named(tmp_path: Path) -> None:
+def test_cpus_that_no_pod_may_use_are_not_picked_and_the_cgroup_is_named(tmp_path: Path) -> None:
     write_machine(tmp_path, "sockets=1,numa=2,cores=4")
     pods = tmp_path / "sys/fs/cgroup/kubepods.slice"
     pods.mkdir(parents=True)
@@ -87,11 +87,11 @@ def test_spread_takes_a_thread_of_every_core_before_a_second_one(arguments: list
 
 def test_all_options_reach_the_picker() -> None:
     result = _run("--count", "40", "--policy", "numa-distributed", "--group", "4", "-o", "json")
-    # 40 CPUs need three nodes of 16; in steps of 4 that is 16, 12 and 12, without whole caches coming first.
+    # 40 CPUs need three nodes of 16; in steps of 4 that is 16, 12 and 12, if whole caches are not preferred.
     assert json.loads(result.stdout)["cpus"] == "0-13,16-21,32-45,48-53"
 
 
-def test_a_free_list_with_a_typo_is_a_wrong_use() -> None:
+def test_a_free_list_with_a_typo_is_a_usage_error() -> None:
     error = _run("--count", "2", "--free", "0-3,x").exception
     assert isinstance(error, UsageError)
     assert str(error) == '--free: "x" in the cpu-list "0-3,x" is neither a CPU nor a range such as 0-3'
@@ -105,13 +105,13 @@ def test_a_free_list_with_a_typo_is_a_wrong_use() -> None:
         ("socket:x", '--within "socket:x" is not on this machine: its socket IDs are 0-1'),
     ],
 )
-def test_an_unknown_place_is_a_wrong_use_and_the_known_ones_are_named(within: str, sentence: str) -> None:
+def test_an_unknown_place_is_a_usage_error_that_names_the_known_ones(within: str, sentence: str) -> None:
     error = _run("--count", "2", "--within", within).exception
     assert isinstance(error, UsageError)
     assert str(error) == sentence
 
 
-def test_a_cache_on_a_machine_without_any_is_a_wrong_use() -> None:
+def test_a_cache_on_a_machine_without_any_is_a_usage_error() -> None:
     bare = topology({0: (0, 0, 0, None)})
     with pytest.raises(UsageError, match="it does not report any l3"):
         region(bare, "l3:0")
@@ -122,13 +122,13 @@ def test_every_cpu_is_socket_0_and_node_0_if_the_kernel_reports_none() -> None:
     assert region(bare, "socket:0") == region(bare, "numa:0") == CPUSet.parse("0-1")
 
 
-def test_caches_go_by_their_kernel_ids_where_those_are_unique() -> None:
+def test_caches_have_their_kernel_ids_if_those_are_unique() -> None:
     sparse = topology({cpu: (cpu, 0, 0, 10 * (1 - cpu // 2)) for cpu in range(4)})
     assert str(region(sparse, "l3:10")) == "0-1"
     assert str(region(sparse, "l3:0")) == "2-3"
 
 
-def test_caches_go_by_their_place_where_ids_repeat_on_every_socket() -> None:
+def test_caches_are_numbered_if_their_ids_repeat_on_every_socket() -> None:
     machine = regular(2, 1, 2, 2, 1)
     repeating = replace(machine, cpus={cpu.id: replace(cpu, l3_id=cpu.l3_id % 2) for cpu in machine.cpus.values()})
     assert [str(region(repeating, f"l3:{place}")) for place in range(4)] == ["0-1", "2-3", "4-5", "6-7"]

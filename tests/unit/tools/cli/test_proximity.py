@@ -1,4 +1,4 @@
-"""What lies between two PCI devices, in nvidia-smi's words."""
+"""What is between two PCI devices, in the words of nvidia-smi."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def device(address: str, *bridges: str, numa: int | None = 0) -> PCIFunction:
         (device("a", ROOT, "p0", numa=None), device("b", ROOT, "p1", numa=None), Proximity.ROOT),
     ],
 )
-def test_what_lies_between(one: PCIFunction, other: PCIFunction, between: Proximity) -> None:
+def test_what_is_between_two_devices(one: PCIFunction, other: PCIFunction, between: Proximity) -> None:
     assert (proximity(one, other), proximity(other, one)) == (between, between)
 
 
-def test_every_word_has_a_meaning_and_the_meanings_are_listed_from_near_to_far() -> None:
+def test_every_word_is_explained_and_sorted_from_near_to_far() -> None:
     assert list(MEANINGS) == list(Proximity)

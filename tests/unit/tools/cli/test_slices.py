@@ -1,4 +1,4 @@
-"""`dranode slices`: complete ResourceSlice objects for programs, a table for people."""
+"""`dranode slices` prints complete ResourceSlice objects for programs and a table for people."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_slice_is_a_complete_object() -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--group-by", "machine"), ("--cpu-device-mode", "individual")])
-def test_what_is_shown_is_what_the_api_takes(options: tuple[str, ...]) -> None:
+def test_the_api_accepts_every_slice(options: tuple[str, ...]) -> None:
     for one in slices(*options):
         assert slice_problems(decode(ResourceSlice, one).spec) == []
 
@@ -64,13 +64,13 @@ def test_slices_are_numbered_in_their_names() -> None:
     assert [one["metadata"]["generateName"] for one in made] == ["00000-dra.cpu-n-", "00001-dra.cpu-n-"]
 
 
-def test_people_see_devices_and_what_may_be_asked_for() -> None:
+def test_the_table_has_devices_and_what_a_claim_may_ask_for() -> None:
     table = run(*SERVER, "--threads", "full-core").stdout
     assert "cpudevnuma001" in table
     assert "cpu 8 (from 2 in steps of 2)" in table
 
 
-def test_people_see_what_a_device_says_to_the_letter() -> None:
+def test_attributes_are_printed_literally() -> None:
     name = "Radeon [Navi 31] [/dev/dri]"
     device = Device(name="gpu-0", attributes={"productName": DeviceAttribute(string=name)})
     pool = ResourcePool(name="node", generation=1, resource_slice_count=1)
@@ -80,21 +80,21 @@ def test_people_see_what_a_device_says_to_the_letter() -> None:
     assert f"productName={name}" in screen.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_what_is_left_out_is_said_beside_the_output() -> None:
+def test_what_is_left_out_is_reported_on_stderr() -> None:
     result = run(*SERVER, "--reserved-cpus", "0", "--threads", "full-core", "-o", "json")
     assert "dra.cpu: CPUs 8 share a core with reserved CPUs" in result.stderr
     assert json.loads(result.stdout)
 
 
 @pytest.mark.parametrize("reserved", ["99", "0-15", "3-1"])
-def test_reserved_cpus_that_cannot_be_meant_are_wrong_usage(reserved: str) -> None:
+def test_impossible_reserved_cpus_are_a_usage_error(reserved: str) -> None:
     result = run(*SERVER, "--reserved-cpus", reserved)
     assert isinstance(result.exception, UsageError)
     assert "--reserved-cpus" in str(result.exception)
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])
-def test_yaml_and_json_are_the_list_that_other_commands_take(tmp_path: Path, form: str) -> None:
+def test_yaml_and_json_are_a_list_that_other_commands_read(tmp_path: Path, form: str) -> None:
     printed = run(*SERVER, "-o", form).stdout
     path = tmp_path / f"slices.{form}"
     path.write_text(printed, encoding="utf-8")
@@ -119,14 +119,14 @@ def test_yaml_and_json_are_the_list_that_other_commands_take(tmp_path: Path, for
         (("--reserved-cpus", "0"), ""),
     ],
 )
-def test_people_see_why_a_cpu_fewer_is_published_than_there_are(arguments: tuple[str, ...], said: str) -> None:
+def test_the_table_says_why_the_last_cpu_is_not_published(arguments: tuple[str, ...], said: str) -> None:
     table = " ".join(run("--machine", "cores=8,threads=2", *arguments).stdout.split())
     assert said in table
     assert ("are published;" in table) == bool(said)
     assert "are published" not in run("--machine", "cores=8,threads=2", *arguments, "-o", "json").stdout
 
 
-def test_people_see_an_unhealthy_device_and_programs_its_taint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_marks_an_unhealthy_device_and_json_has_its_taint(monkeypatch: pytest.MonkeyPatch) -> None:
     class Burnt(Lamps):
         def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
             yield DeviceHealth(inventory.devices[1].name, Health.UNHEALTHY, "the bulb is burnt out")

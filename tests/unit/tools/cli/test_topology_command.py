@@ -13,7 +13,7 @@ from dranode.tools.cli.machine import command as machine_command
 from dranode.tools.cli.topology import command, topology_document
 
 
-def test_the_document_is_the_one_that_others_rely_on() -> None:
+def test_the_document_keeps_its_format() -> None:
     topology = read_topology(open_machine("sockets=2,cores=2,threads=2"))
     assert topology_document(topology, {"default/a": CPUSet.parse("2-3")}) == {
         "cpus": "0-7",
@@ -30,7 +30,7 @@ def test_the_document_is_the_one_that_others_rely_on() -> None:
     }
 
 
-def test_json_and_yaml_hold_the_same() -> None:
+def test_json_and_yaml_have_the_same_content() -> None:
     arguments = ["--machine", "cores=2", "-o"]
     as_json = CliRunner().invoke(command, [*arguments, "json"])
     as_yaml = CliRunner().invoke(command, [*arguments, "yaml"])
@@ -38,7 +38,7 @@ def test_json_and_yaml_hold_the_same() -> None:
     assert json.loads(as_json.output) == yaml.safe_load(as_yaml.output)
 
 
-def test_people_get_a_picture_without_color_codes_in_a_pipe() -> None:
+def test_in_a_pipe_the_picture_has_no_color_codes() -> None:
     result = CliRunner().invoke(command, ["--machine", "cores=2"])
     assert result.exit_code == 0
     assert "╭─ package 0, NUMA 0 ─" in result.output
@@ -52,7 +52,7 @@ def test_devices_of_other_drivers_are_in_their_numa_node() -> None:
     assert [part.strip() for part in line.split("│")] == ["", "gpu-0000-11-00-0", "", "gpu-0000-21-00-0", ""]
 
 
-def test_the_same_is_drawn_as_a_page_and_as_svg(tmp_path: Path) -> None:
+def test_the_page_and_the_svg_show_the_same(tmp_path: Path) -> None:
     machine = "sockets=2,cores=8,gpus=2"
     html, svg = str(tmp_path / "node.html"), str(tmp_path / "node.svg")
     for output in ("json", "table"):

@@ -1,4 +1,4 @@
-"""`dranode topology` and `claims` of a machine that has devices and no CPU."""
+"""`dranode topology` and `claims` on a machine that has devices and no CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GPU = "/sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0"
 
 @pytest.fixture
 def machine(tmp_path: Path) -> str:
-    """A GPU and nothing else."""
+    """A machine that has a GPU and nothing else."""
     facts = {"class": "0x030200", "vendor": "0x10de", "device": "0x26b9", "numa_node": "0"}
     files = {f"{GPU}/{name}": value for name, value in facts.items()}
     links = {"/sys/bus/pci/devices/0000:17:00.0": f"../../..{GPU.removeprefix('/sys')}"}
@@ -37,12 +37,12 @@ def test_its_other_devices_are_shown(machine: str) -> None:
     assert "the devices of dra.cpu are unknown: no CPU is online" in done.stderr
 
 
-def test_programs_are_told_that_nothing_is_known_of_cpus(machine: str) -> None:
+def test_the_json_says_that_nothing_is_known_about_cpus(machine: str) -> None:
     document = json.loads(run("topology", "--machine", machine, "-o", "json").stdout)
     assert (document["cpus"], document["numa"], document["holders"]) == (None, None, {})
 
 
-def test_pictures_of_it_are_written(machine: str, tmp_path: Path) -> None:
+def test_pictures_of_the_machine_are_written(machine: str, tmp_path: Path) -> None:
     done = run("topology", "--machine", machine, "--html", str(tmp_path / "n.html"), "--svg", str(tmp_path / "n.svg"))
     assert done.exit_code == 0
     assert "gpu-0000-17-00-0" in (tmp_path / "n.html").read_text()
@@ -60,7 +60,7 @@ def test_claims_without_a_record_need_no_cpu(machine: str, tmp_path: Path) -> No
     assert (done.exit_code, done.stdout) == (0, "No claim is on record.\n")
 
 
-def test_claims_say_in_words_that_the_machine_has_no_cpu_to_verify(machine: str, tmp_path: Path) -> None:
+def test_claims_says_that_the_machine_has_no_cpus_to_verify(machine: str, tmp_path: Path) -> None:
     run("local", "--machine", "cores=4", "--state", str(tmp_path / "state"), "--keep", "examples/cpu-numa.yaml")
     done = run("claims", "--machine", machine, "--kubelet-root", str(tmp_path / "state" / "kubelet"), "--verify")
     reason = "/sys/devices/system/cpu/online does not say which CPUs are online: No such file or directory"

@@ -1,4 +1,4 @@
-"""On which node an allocation is: by its node selector, else by pools that are called like nodes."""
+"""Which node an allocation is on: by its node selector, or else by pools that have the names of nodes."""
 
 from __future__ import annotations
 

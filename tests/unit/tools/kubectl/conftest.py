@@ -1,4 +1,4 @@
-"""The node and the cluster that the tests of this folder look at."""
+"""The node and the cluster that the tests in this folder use."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def cluster() -> Iterator[PodCluster]:
 
 @pytest.fixture
 def node() -> Iterator[FakeNode]:
-    # pytest's own folders have names that are too long for sockets.
+    # pytest's own folders have names that are too long for a socket path.
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="d") as folder:
         yield FakeNode(Path(folder), stack)

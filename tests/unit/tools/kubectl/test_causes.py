@@ -1,4 +1,4 @@
-"""Every cause is seeded as a real cluster leaves it, and `explain` names it, and nothing else, with what to do."""
+"""Every cause is set up as a real cluster shows it, and `explain` names that cause and no other, with the remedy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bound(cluster: PodCluster, *containers: Any, **more: Any) -> None:
     cluster.pod(templates={"cpus": "two-cpus"}, made=made, node="worker-1", containers=status, **more)
 
 
-# --- the seeds: what a cluster looks like when it went wrong ---
+# --- the seeds: what a cluster looks like after each failure ---
 
 
 def pod_missing(cluster: PodCluster) -> None:
@@ -435,7 +435,7 @@ def device_unhealthy(cluster: PodCluster) -> None:
 
 
 class Seed(NamedTuple):
-    """A cause, what a cluster looks like with it, and a piece of the sentence and of the fix."""
+    """A cause, what a cluster looks like with it, and pieces of the sentence and of the fix."""
 
     cause: StopCause
     seed: Callable[[PodCluster], None]
@@ -524,7 +524,7 @@ SEEDS = (
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"{seed.cause}-{seed.seed.__name__}")
-def test_a_seeded_cause_is_the_one_that_is_named(cluster: PodCluster, explain: Any, seed: Seed) -> None:
+def test_only_the_seeded_cause_is_named(cluster: PodCluster, explain: Any, seed: Seed) -> None:
     seed.seed(cluster)
     status, page = explain()
     assert [one["cause"] for one in page["causes"]][:1] == [seed.cause], page

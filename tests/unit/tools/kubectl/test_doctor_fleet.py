@@ -1,4 +1,4 @@
-"""`doctor --all-nodes`: every node by what the API server says of it, in one table."""
+"""`doctor --all-nodes` checks every node by what the API server knows, and prints one table."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ def codes(text: str) -> dict[str, list[str]]:
     return {one["node"]: [finding["code"] for finding in one["findings"]] for one in json.loads(text)}
 
 
-def test_healthy_nodes_have_no_findings_and_a_control_plane_without_the_driver_is_none(
-    cluster: PodCluster, doctor: Any
-) -> None:
+def test_healthy_nodes_and_a_bare_control_plane_have_no_findings(cluster: PodCluster, doctor: Any) -> None:
     for node in ("worker-1", "worker-2"):
         driver_pod(cluster, node)
     status, text = doctor("-o", "json")
@@ -88,7 +86,7 @@ def test_a_node_whose_driver_is_not_ready_or_publishes_nothing(cluster: PodClust
     assert "its container dranode was restarted" in text
 
 
-def test_an_old_kubelet_and_an_old_runtime_are_seen_from_anywhere(cluster: PodCluster, doctor: Any) -> None:
+def test_an_old_kubelet_and_an_old_runtime_are_found_from_anywhere(cluster: PodCluster, doctor: Any) -> None:
     info = {"kubeletVersion": "v1.32.4", "containerRuntimeVersion": "containerd://1.6.38"}
     cluster.api.objects.edit("nodes", "worker-1", lambda node: node["status"].update(nodeInfo=info))
     driver_pod(cluster, "worker-1")
@@ -96,7 +94,7 @@ def test_an_old_kubelet_and_an_old_runtime_are_seen_from_anywhere(cluster: PodCl
     assert codes(text)["worker-1"] == ["runtime-too-old", "kubelet-too-old"]
 
 
-def test_a_device_plugin_of_the_same_gpus_is_seen_from_anywhere(cluster: PodCluster, doctor: Any) -> None:
+def test_a_device_plugin_for_the_same_gpus_is_found_from_anywhere(cluster: PodCluster, doctor: Any) -> None:
     gpus = {"nvidia.com/gpu": "8", "nvidia.com/hostdev": "1"}
     for node in ("worker-1", "worker-2"):
         driver_pod(cluster, node)
@@ -107,7 +105,7 @@ def test_a_device_plugin_of_the_same_gpus_is_seen_from_anywhere(cluster: PodClus
     assert "device-plugin" not in codes(text)["worker-2"], "the driver has no GPU there"
 
 
-def test_there_is_one_table_with_what_to_do(cluster: PodCluster, doctor: Any) -> None:
+def test_one_table_has_every_finding_and_its_remedy(cluster: PodCluster, doctor: Any) -> None:
     cluster.api.objects.remove("resourceslices", f"00000-{CPU}-worker-2-abcde")
     status, text = doctor()
     lines = text.splitlines()
@@ -117,7 +115,7 @@ def test_there_is_one_table_with_what_to_do(cluster: PodCluster, doctor: Any) ->
     assert "kubectl exec -n dranode POD -- dranode doctor" in " ".join(text.split())
 
 
-def test_what_stands_in_brackets_is_in_the_table_too(cluster: PodCluster, doctor: Any) -> None:
+def test_text_in_brackets_is_printed_too(cluster: PodCluster, doctor: Any) -> None:
     driver_pod(cluster, "worker-1", "False", "containers with unready status: [dranode]")
     _, text = doctor()
     assert "[dranode]" in text
@@ -133,7 +131,7 @@ def test_a_node_without_a_pod_of_the_driver_is_a_finding(cluster: PodCluster, do
     assert "no pod of the driver runs there" in findings(text, "worker-2")["driver-pod-missing"]
 
 
-def test_a_pod_that_a_daemonset_owes_a_node_is_named_with_the_daemonset(cluster: PodCluster, doctor: Any) -> None:
+def test_a_pod_missing_from_a_selected_node_is_named_with_its_daemonset(cluster: PodCluster, doctor: Any) -> None:
     daemonset(cluster, tolerations=[{"operator": "Exists"}])
     driver_pod(cluster, "worker-1")
     driver_pod(cluster, "worker-2", daemonset="dranode", phase="Failed")
@@ -171,9 +169,7 @@ def test_a_node_that_no_daemonset_selects_is_a_finding(
     assert f"DaemonSet dranode/dranode: {why}" in findings(text, "worker-1")["driver-left-out"]
 
 
-def test_a_taint_that_a_daemonset_does_not_tolerate_is_named_and_those_of_a_nodes_condition_are_tolerated(
-    cluster: PodCluster, doctor: Any
-) -> None:
+def test_an_untolerated_taint_is_named_unless_it_comes_from_a_condition(cluster: PodCluster, doctor: Any) -> None:
     daemonset(cluster)
     for node in ("worker-1", "worker-2"):
         driver_pod(cluster, node)

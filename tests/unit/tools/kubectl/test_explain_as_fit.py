@@ -1,4 +1,4 @@
-"""`explain` of pods that something else than claims keeps, and of clusters in files: by the same model as `fit`."""
+"""`explain` uses the model of `fit` for pods that wait for something other than claims, and for clusters in files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_pod_without_claims_is_explained_by_what_it_lacks(cluster: PodCluster,
     assert page["ways"][0]["stations"][1]["what"] == "it has none"
 
 
-def test_what_the_scheduler_has_said_stands_beside_what_lies_behind_it(cluster: PodCluster, explain: Any) -> None:
+def test_the_schedulers_message_comes_with_the_reason_behind_it(cluster: PodCluster, explain: Any) -> None:
     wanting(cluster, cpu="240")
     said = cluster.unschedulable("0/3 nodes are available: 3 Insufficient cpu.")
     cluster.api.objects.edit("pods", "app", lambda pod: pod.update(status=said), "default")
@@ -77,7 +77,7 @@ def test_what_the_scheduler_has_said_stands_beside_what_lies_behind_it(cluster: 
     assert any("236 CPUs too few" in line for line in cause["details"])
 
 
-def test_a_pod_whose_claims_fit_is_explained_by_what_else_it_lacks(cluster: PodCluster, explain: Any) -> None:
+def test_a_pod_whose_claims_fit_is_explained_by_what_it_lacks_otherwise(cluster: PodCluster, explain: Any) -> None:
     cluster.claim("mine", request(device_class=GPU))
     wanting(cluster, memory="1Ti")
     cluster.api.objects.edit(
@@ -91,7 +91,7 @@ def test_a_pod_whose_claims_fit_is_explained_by_what_else_it_lacks(cluster: PodC
     assert any("of memory too little" in line for line in cause["details"])
 
 
-def test_a_pod_that_would_fit_by_now_is_not_stopped_by_anything(cluster: PodCluster, explain: Any) -> None:
+def test_a_pod_that_fits_by_now_has_no_cause(cluster: PodCluster, explain: Any) -> None:
     wanting(cluster, cpu="2")
     status, page = explain()
     step = page["ways"][0]["stations"][-1]
@@ -99,7 +99,7 @@ def test_a_pod_that_would_fit_by_now_is_not_stopped_by_anything(cluster: PodClus
     assert "it would fit on worker-" in step["what"]
 
 
-def test_without_the_right_to_list_pods_the_rest_is_still_said(cluster: PodCluster, explain: Any) -> None:
+def test_without_the_right_to_list_pods_the_rest_is_still_explained(cluster: PodCluster, explain: Any) -> None:
     wanting(cluster, cpu="240")
     said = '{"kind":"Status","message":"User u cannot list resource pods"}'
     cluster.api.faults.append(Fault(path="/api/v1/pods", status=403, times=9, body=said))
@@ -107,7 +107,7 @@ def test_without_the_right_to_list_pods_the_rest_is_still_said(cluster: PodClust
     assert any(one.startswith("whether the pod fits by CPU, memory and everything else") for one in page["unasked"])
 
 
-def test_an_extended_resource_that_nobody_has_is_named(cluster: PodCluster, explain: Any) -> None:
+def test_an_extended_resource_that_no_node_has_is_named(cluster: PodCluster, explain: Any) -> None:
     wanting(cluster, example_com__fpga="1")
     (cause,) = explain()[1]["causes"]
     assert cause["cause"] == StopCause.RESOURCE_MISSING
@@ -123,7 +123,7 @@ def test_an_extended_resource_of_a_device_plugin_is_not_missing(cluster: PodClus
     assert "Insufficient example.com/fpga" in cause["what"]
 
 
-def test_claims_that_kube_scheduler_makes_are_said_to_come(cluster: PodCluster, explain: Any) -> None:
+def test_claims_that_kube_scheduler_will_make_are_announced(cluster: PodCluster, explain: Any) -> None:
     named = {"extendedResourceName": "example.com/gpu"}
     cluster.api.objects.edit("deviceclasses", GPU, lambda one: one["spec"].update(named))
     for node in ("worker-1", "worker-2"):
@@ -136,7 +136,7 @@ def test_claims_that_kube_scheduler_makes_are_said_to_come(cluster: PodCluster, 
     assert page["causes"][0]["cause"] == StopCause.DEVICES_IN_USE
 
 
-def test_holders_of_devices_that_the_pod_cannot_have_are_not_listed(cluster: PodCluster, explain: Any) -> None:
+def test_holders_of_unsuitable_devices_are_not_listed(cluster: PodCluster, explain: Any) -> None:
     for node in ("worker-1", "worker-2"):
         taken = [result("gpu-0", GPU, node), result("gpu-1", GPU, node)]
         cluster.claim(f"train-{node}", request(device_class=GPU, count=2), results=taken, node=node, pods=[node])
@@ -150,7 +150,7 @@ def test_holders_of_devices_that_the_pod_cannot_have_are_not_listed(cluster: Pod
     assert "busy-" not in line
 
 
-def test_where_an_amount_is_not_allowed_nobody_is_in_the_way(cluster: PodCluster, explain: Any) -> None:
+def test_no_holder_is_blamed_for_an_amount_that_is_never_allowed(cluster: PodCluster, explain: Any) -> None:
     for node in ("worker-1", "worker-2"):
         policy = {"default": "1", "validRange": {"min": "1", "max": "4", "step": "1"}}
         capacity = {f"{CPU}/cpu": {"value": "8", "requestPolicy": policy}}
@@ -176,7 +176,7 @@ def test_an_unknown_name_is_an_error(explain: Any, name: str) -> None:
 # --- files ---
 
 
-def test_a_dump_is_explained_as_its_cluster_is(cluster: PodCluster, explain: Any, tmp_path: Path) -> None:
+def test_a_dump_is_explained_like_its_cluster(cluster: PodCluster, explain: Any, tmp_path: Path) -> None:
     for node in ("worker-1", "worker-2"):
         taken = [result("gpu-0", GPU, node), result("gpu-1", GPU, node)]
         cluster.claim(f"train-{node}", request(device_class=GPU, count=2), results=taken, node=node, pods=[node])
@@ -222,7 +222,7 @@ def test_a_dump_without_claims_is_not_called_an_account_without_rights(
     assert "account" not in json.dumps(page)
 
 
-def test_a_pod_of_a_dump_without_metadata_is_named(cluster: PodCluster, explain: Any, tmp_path: Path) -> None:
+def test_a_pod_without_metadata_in_a_dump_is_named(cluster: PodCluster, explain: Any, tmp_path: Path) -> None:
     cluster.pod()
     file = cluster_file(cluster, tmp_path / "cluster.yaml")
     nameless = tmp_path / "pod.yaml"

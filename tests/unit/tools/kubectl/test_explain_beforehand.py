@@ -1,4 +1,4 @@
-"""What a driver will refuse whatever its node holds: `explain` says it from a laptop, as the driver decides it."""
+"""What a driver would refuse whatever its node holds: `explain` says so from a laptop, by the driver's own code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def explain(cluster: PodCluster, tmp_path: Path) -> Callable[..., Any]:
 def given(
     cluster: PodCluster, *, config: Any = None, device: str = "cpudevnuma000", driver: str = CPU, phase: str = "Pending"
 ) -> None:
-    """A pod on worker-1 with an allocated claim of which no driver and no Event says anything yet."""
+    """A pod on worker-1 with an allocated claim about which neither a driver nor an Event says anything yet."""
     taken = [result(device, driver, "worker-1", **({"consumedCapacity": {f"{CPU}/cpu": "2"}} if driver == CPU else {}))]
     asked = cpus("2") if driver == CPU else request(device_class=driver)
     cluster.made_claim("app", "cpus", asked, results=taken, node="worker-1", pods=["app"])
@@ -57,7 +57,7 @@ def causes(page: Any) -> list[tuple[str, str]]:
 
 
 def sentence_of_prepare(cluster: PodCluster) -> str:
-    """What the driver answers on a real machine that holds nothing."""
+    """What the driver answers on a real machine where nothing is held."""
     (driver,) = load_plugins(("cpu",), open_machine("sockets=1,numa=2,cores=4"), {})
     claim = decode(ResourceClaim, cluster.api.objects.get(kind_of("resourceclaims"), "default", NAME))
     ref = ClaimRef("default", NAME, claim.metadata.uid)
@@ -66,7 +66,7 @@ def sentence_of_prepare(cluster: PodCluster) -> str:
     return str(raised.value)
 
 
-def test_a_configuration_that_the_driver_does_not_take_is_named_in_its_words(cluster: PodCluster, explain: Any) -> None:
+def test_a_configuration_that_the_driver_refuses_is_named_in_its_words(cluster: PodCluster, explain: Any) -> None:
     given(cluster, config=MISSPELT)
     (cause,) = causes(explain())
     assert cause == (StopCause.PREPARE_REFUSED, sentence_of_prepare(cluster))
@@ -80,24 +80,24 @@ def test_a_device_that_the_node_does_not_publish_is_named_in_the_drivers_words(
     assert causes(explain()) == [(StopCause.PREPARE_REFUSED, sentence_of_prepare(cluster))]
 
 
-def test_a_claim_by_its_name_is_judged_likewise(cluster: PodCluster, explain: Any) -> None:
+def test_a_claim_by_name_is_judged_the_same_way(cluster: PodCluster, explain: Any) -> None:
     given(cluster, config=MISSPELT)
     assert (StopCause.PREPARE_REFUSED, sentence_of_prepare(cluster)) in causes(explain(f"claim/{NAME}"))
 
 
-def test_nothing_is_refused_beforehand_that_only_the_node_can_judge(cluster: PodCluster, explain: Any) -> None:
+def test_what_only_the_node_can_judge_is_not_refused_beforehand(cluster: PodCluster, explain: Any) -> None:
     given(cluster)
     page = explain()
     assert StopCause.PREPARE_REFUSED not in dict(causes(page))
     assert page["ways"][1]["stations"][-1]["passed"] == "unseen"
 
 
-def test_what_runs_is_not_judged_again(cluster: PodCluster, explain: Any) -> None:
+def test_a_running_pod_is_not_judged_again(cluster: PodCluster, explain: Any) -> None:
     given(cluster, device="cpudevnuma007", phase="Running")
     assert causes(explain()) == []
 
 
-def test_devices_are_not_missing_where_slices_were_not_all_seen(cluster: PodCluster, explain: Any) -> None:
+def test_devices_are_not_called_missing_if_slices_are_missing(cluster: PodCluster, explain: Any) -> None:
     given(cluster, device="cpudevnuma007")
     cluster.api.faults.append(Fault(path="/resourceslices", status=403, times=99, body='{"message":"no"}'))
     page = explain()
@@ -113,6 +113,6 @@ def test_devices_are_not_missing_where_slices_were_not_all_seen(cluster: PodClus
     assert StopCause.PREPARE_REFUSED not in dict(causes(explain()))
 
 
-def test_a_driver_that_is_not_installed_here_is_not_spoken_for(cluster: PodCluster, explain: Any) -> None:
+def test_a_driver_that_is_not_installed_here_is_not_judged(cluster: PodCluster, explain: Any) -> None:
     given(cluster, driver=GPU, device="gpu-77", config={"kind": "Whatever"})
     assert StopCause.PREPARE_REFUSED not in dict(causes(explain()))

@@ -1,4 +1,4 @@
-"""Explain says of a claim on memory whether its containers get that, by the kernel's files."""
+"""`explain` says whether the containers of a memory claim get that memory, from the kernel's files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def machine() -> Iterator[RecordedMachine]:
 
 
 def steps(machine: RecordedMachine, driver: str = "memory") -> dict[str, tuple[str, str, str | None]]:
-    """What explain says of the claim's way on the node, by station: passed, what, cause."""
+    """By station of the claim's way on the node: whether it was passed, what `explain` says of it, and the cause."""
     folder = machine.folder
     words = ["default/a", "--root", str(folder), "--node-name", "node", "--drivers", driver, "-o", "json"]
     nowhere = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": "", "HOME": str(folder)}
@@ -32,7 +32,7 @@ def steps(machine: RecordedMachine, driver: str = "memory") -> dict[str, tuple[s
     return {one["name"]: (one["passed"], one["what"], one.get("cause")) for one in trace["stations"]}
 
 
-def test_a_container_with_its_memory_is_the_end_of_the_way(machine: RecordedMachine) -> None:
+def test_a_container_that_has_its_memory_passes_the_last_station(machine: RecordedMachine) -> None:
     prepare(machine, MEMORY)
     container(machine, of_2MB=str(64 * MIB))
     seen = steps(machine)
@@ -41,7 +41,7 @@ def test_a_container_with_its_memory_is_the_end_of_the_way(machine: RecordedMach
     assert seen["container memory"][1].endswith("takes memory from NUMA nodes 1 and may have 64Mi in pages of 2MB")
 
 
-def test_more_pages_than_the_claims_are_kubelets(machine: RecordedMachine) -> None:
+def test_more_pages_than_claimed_come_from_kubelet(machine: RecordedMachine) -> None:
     prepare(machine, MEMORY)
     container(machine, of_2MB="max")
     assert steps(machine)["container memory"][0] == "passed"
@@ -55,7 +55,7 @@ def test_more_pages_than_the_claims_are_kubelets(machine: RecordedMachine) -> No
         ("0", "0", "takes memory from NUMA nodes 0, but should from 1, and may have 0 in pages of 2MB"),
     ],
 )
-def test_other_memory_stops_the_way(machine: RecordedMachine, nodes: str, limit: str, sentence: str) -> None:
+def test_memory_of_another_node_is_a_stop(machine: RecordedMachine, nodes: str, limit: str, sentence: str) -> None:
     prepare(machine, MEMORY)
     container(machine, nodes=nodes, of_2MB=limit)
     passed, what, cause = steps(machine)["container memory"]
@@ -70,7 +70,7 @@ def test_what_cannot_be_read_is_not_judged(machine: RecordedMachine) -> None:
     assert steps(machine)["container memory"][0] == "unseen"
 
 
-def test_a_record_that_does_not_say_its_memory_is_not_one_without(
+def test_a_record_whose_memory_is_unreadable_is_not_taken_for_empty(
     machine: RecordedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(machine, MEMORY)
@@ -81,7 +81,7 @@ def test_a_record_that_does_not_say_its_memory_is_not_one_without(
     assert "it is of another version" in what
 
 
-def test_a_container_is_not_judged_by_some_of_its_claims_where_another_does_not_say(
+def test_a_container_is_not_judged_if_one_of_its_records_is_unreadable(
     machine: RecordedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(machine, MEMORY)
@@ -92,7 +92,7 @@ def test_a_container_is_not_judged_by_some_of_its_claims_where_another_does_not_
     assert steps(machine)["container memory"][0] == "unseen"
 
 
-def test_cpus_with_local_memory_may_be_held_to_fewer_nodes_by_another_claim(machine: RecordedMachine) -> None:
+def test_another_claim_may_limit_cpus_with_local_memory_further(machine: RecordedMachine) -> None:
     local_cpus(machine)
     container(machine, f"DRA_CPUSET_uid-a=4-5 {WHOLE}", nodes="1")
     assert steps(machine, "cpu")["container memory"][0] == "passed"

@@ -1,4 +1,4 @@
-"""Explain says at which station of its way a claim stopped, and only that."""
+"""`explain` says at which station a claim stopped, and only that."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PAUSE = "cd" * 32
 
 @dataclass
 class Trace:
-    """A claim on a node where everything went well, until a test breaks something."""
+    """A claim on a node where everything goes well, until a test breaks something."""
 
     node: FakeNode
     folder: Path
@@ -70,7 +70,7 @@ class Trace:
         self.put(msgspec.structs.replace(self.claim, status=msgspec.structs.replace(self.claim.status, **status)))
 
     def explain(self, name: str = "default/a", *arguments: str) -> tuple[int, list[tuple[str, str, str]], str]:
-        """Exit status, stations as name, passed and what, and the fix of the last."""
+        """Returns the exit status, the stations with name, result and text, and the last station's fix."""
         nowhere = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": "", "HOME": str(self.folder)}
         ran = CliRunner(env=nowhere).invoke(
             command,
@@ -105,7 +105,7 @@ def change(trace: Trace, statement: str) -> None:
 
 
 def stop(trace: Trace, *arguments: str) -> tuple[str, str, str]:
-    """Where the claim stopped, why, and what to do."""
+    """Where the claim stops, why, and what to do."""
     status, steps, fix = trace.explain("default/a", *arguments)
     assert status == 1
     name, passed, what = steps[-1]
@@ -114,7 +114,7 @@ def stop(trace: Trace, *arguments: str) -> tuple[str, str, str]:
     return name, what, fix
 
 
-def test_a_claim_that_went_all_the_way_is_reported_station_by_station(trace: Trace) -> None:
+def test_a_claim_that_passed_every_station_is_reported(trace: Trace) -> None:
     status, steps, _ = trace.explain()
     assert status == 0
     assert [(name, passed) for name, passed, _ in steps] == [
@@ -151,7 +151,7 @@ def test_a_claim_that_is_not_allocated(trace: Trace) -> None:
     assert "dranode allocate" in fix
 
 
-def test_a_claim_on_another_node_is_not_judged_by_what_this_one_holds(trace: Trace) -> None:
+def test_a_claim_on_another_node_is_not_judged_by_this_nodes_record(trace: Trace) -> None:
     change(trace, "DELETE FROM claims")
     status, steps, fix = trace.explain("default/a", "--store", str(trace.folder / "store"), "--node-name", "other")
     assert (status, steps[-1]) == (
@@ -172,13 +172,13 @@ def test_a_claim_of_another_driver_is_shown_and_not_judged(trace: Trace) -> None
     assert steps[1][2] == "nic.example.com does not report anything about it in status.devices, which is optional"
 
 
-def test_a_pod_is_known_by_the_claims_that_are_on_record_for_it(trace: Trace) -> None:
+def test_a_pod_can_be_named_if_claims_are_on_record_for_it(trace: Trace) -> None:
     status, steps, _ = trace.explain("default/pod-a")
     assert (status, steps[2]) == (0, ("record", "passed", "prepared with CPUs 1,5"))
 
 
-def test_a_claim_of_a_pod_group_is_followed_to_the_containers_of_its_pods(trace: Trace) -> None:
-    """The record does not say which pods they are; kubelet names them, and their containers have the variables."""
+def test_a_pod_groups_claim_is_followed_to_the_containers_of_its_pods(trace: Trace) -> None:
+    """The record does not say which pods these are; kubelet does, and their containers have the claim's variables."""
     trace.put(trace.node.prepare("g", grouped=True))
     uid = trace.claim.metadata.uid
     trace.pods.run("crew-0", "g", uid)
@@ -235,7 +235,7 @@ def test_a_claim_whose_record_is_damaged(trace: Trace) -> None:
     assert (name, what) == ("record", "its record is quarantined: the row does not match its checksum")
 
 
-def test_a_claim_that_was_allocated_anew_under_its_record(trace: Trace) -> None:
+def test_a_claim_that_was_allocated_again_since_it_was_recorded(trace: Trace) -> None:
     document = encode(trace.claim)
     document["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"] = {"dra.cpu/cpu": "4"}
     trace.put(decode(ResourceClaim, document))
@@ -257,13 +257,13 @@ def test_a_claim_whose_cdi_spec_no_runtime_loads(trace: Trace) -> None:
     assert "no runtime loads it" in stop(trace)[1]
 
 
-def test_a_claim_whose_cdi_spec_is_another_claims(trace: Trace) -> None:
+def test_a_claim_whose_cdi_spec_belongs_to_another_claim(trace: Trace) -> None:
     (spec,) = (trace.folder / "run" / "cdi").iterdir()
     spec.write_text(spec.read_text().replace('"name":"claim-', '"name":"other-'))
     assert f"lacks the devices dra.k8s.io/cpu=claim-{trace.claim.metadata.uid}" in stop(trace)[1]
 
 
-def test_a_claim_that_no_container_has_yet(trace: Trace) -> None:
+def test_a_claim_that_no_container_uses_yet(trace: Trace) -> None:
     trace.pods.end("pod-a")
     name, what, fix = stop(trace)
     assert (name, what) == ("container", "kubelet has not given it to any container yet")
@@ -278,7 +278,7 @@ def test_a_container_on_other_cpus_than_its_claims(trace: Trace) -> None:
     assert "NRI" in fix
 
 
-def test_a_container_with_two_claims_runs_on_the_cpus_of_both_though_nothing_names_it(trace: Trace) -> None:
+def test_an_unnamed_container_with_two_claims_runs_on_the_cpus_of_both(trace: Trace) -> None:
     other = trace.node.prepare("b", pod="a")
     trace.pods.also("pod-a", "b", other.metadata.uid)
     trace.cgroup(CONTAINER, "1-2,5-6")
@@ -289,7 +289,7 @@ def test_a_container_with_two_claims_runs_on_the_cpus_of_both_though_nothing_nam
     assert f"cri-containerd-{CONTAINER}.scope on 0-7 rather than 1-2,5-6" in stop(trace)[1]
 
 
-def test_a_container_with_two_claims_is_right_where_kubelet_does_not_answer(trace: Trace) -> None:
+def test_a_container_with_two_claims_is_ok_without_kubelets_answer(trace: Trace) -> None:
     trace.node.prepare("b", pod="a")
     trace.pods.close()
     for cpus, passed in (("1,5", "passed"), ("1-2,5-6", "passed"), ("1-3,5-6", "stopped")):
@@ -297,7 +297,7 @@ def test_a_container_with_two_claims_is_right_where_kubelet_does_not_answer(trac
         assert trace.explain()[1][-1][:2] == ("CPUs", passed)
 
 
-def test_names_condemn_no_container_where_kubelet_does_not_answer(trace: Trace) -> None:
+def test_a_container_is_not_judged_by_its_name_alone(trace: Trace) -> None:
     trace.pods.close()
     sidecar = "ef" * 32
     trace.cgroup(sidecar, "0-7")
@@ -312,21 +312,19 @@ def test_names_condemn_no_container_where_kubelet_does_not_answer(trace: Trace) 
     assert (status, steps[-2][1], steps[-1][1]) == (0, "unseen", "passed")
 
 
-def test_a_cgroup_that_is_not_to_be_seen_stops_nothing(trace: Trace) -> None:
+def test_a_hidden_cgroup_is_not_a_stop(trace: Trace) -> None:
     for path in (trace.folder / "sys/fs/cgroup").rglob("cpuset.cpus.effective"):
         path.unlink()
     status, steps, _ = trace.explain()
     assert (status, steps[-1][:2]) == (0, ("CPUs", "unseen"))
 
 
-def test_without_an_api_server_the_node_alone_is_looked_at(trace: Trace) -> None:
+def test_without_an_api_server_only_the_node_is_inspected(trace: Trace) -> None:
     status, steps, _ = trace.explain("default/a", "--drivers", "cpu")
     assert (status, steps[0][1], steps[-1][:2]) == (0, "unseen", ("CPUs", "passed"))
 
 
-def test_processes_that_may_not_be_looked_into_stop_nothing_and_hide_the_cpus_alone(
-    trace: Trace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hidden_processes_only_hide_the_cpus(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [name for name, passed, _ in trace.explain()[1] if passed == "unseen"] == []
     forbid(monkeypatch, trace.folder / "proc" / "2")
     status, steps, _ = trace.explain()
@@ -335,7 +333,7 @@ def test_processes_that_may_not_be_looked_into_stop_nothing_and_hide_the_cpus_al
     assert what.startswith("/proc/2/status cannot be read, so it is unknown which processes run where: Permission")
 
 
-def test_a_damaged_ledger_hides_what_this_node_holds_and_not_the_rest(trace: Trace) -> None:
+def test_a_damaged_ledger_hides_only_what_this_node_holds(trace: Trace) -> None:
     ledger(trace).write_bytes(b"nonsense" * 512)
     status, ((name, passed, what),), _ = trace.explain()
     assert (status, name, passed) == (0, "node", "unseen")
@@ -343,7 +341,7 @@ def test_a_damaged_ledger_hides_what_this_node_holds_and_not_the_rest(trace: Tra
 
 
 @pytest.mark.parametrize("name", ["default/a", "default/pod-a"])
-def test_a_ledger_that_may_not_be_read_is_not_taken_for_an_empty_one(
+def test_an_unreadable_ledger_is_not_taken_for_an_empty_one(
     trace: Trace, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     forbid(monkeypatch, ledger(trace).parent)
@@ -354,7 +352,7 @@ def test_a_ledger_that_may_not_be_read_is_not_taken_for_an_empty_one(
     assert what.endswith(f"{ledger(trace)} cannot be used: Permission denied")
 
 
-def test_a_registry_that_may_not_be_looked_into_stops_nothing(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_registry_is_not_a_stop(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     forbid(monkeypatch, trace.folder / KUBELET / "plugins_registry")
     change(trace, "DELETE FROM claims")
     status, steps, _ = trace.explain()
@@ -374,7 +372,7 @@ def test_a_registry_that_may_not_be_looked_into_stops_nothing(trace: Trace, monk
         (KUBELET, "driver"),
     ],
 )
-def test_what_is_not_there_to_be_seen_stops_nothing(trace: Trace, path: str, unseen: str) -> None:
+def test_what_cannot_be_seen_is_not_a_stop(trace: Trace, path: str, unseen: str) -> None:
     gone = trace.folder / path
     if gone.is_dir():
         shutil.rmtree(gone)
@@ -385,14 +383,14 @@ def test_what_is_not_there_to_be_seen_stops_nothing(trace: Trace, path: str, uns
     assert (status, next(name for name, passed, _ in steps if passed == "unseen")) == (0, unseen)
 
 
-def test_a_ledger_that_left_its_copy_is_not_taken_for_one_without_the_claim(trace: Trace) -> None:
+def test_a_lost_ledger_with_a_copy_is_not_taken_for_an_empty_one(trace: Trace) -> None:
     (trace.folder / f"{KUBELET}/plugins/{DRIVER}/ledger.db").unlink()
     ((name, passed, sentence),) = trace.explain()[1]
     assert (name, passed) == ("node", "unseen")
     assert "ledger.db-copy lies beside it" in sentence
 
 
-def test_a_cdi_spec_that_may_not_be_read_stops_nothing(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_cdi_spec_is_not_a_stop(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     (spec,) = (trace.folder / "run" / "cdi").iterdir()
     real = os.open
 
@@ -408,7 +406,7 @@ def test_a_cdi_spec_that_may_not_be_read_stops_nothing(trace: Trace, monkeypatch
     assert what == f"/var/run/cdi/{spec.name} cannot be read: Permission denied"
 
 
-def test_an_api_that_is_not_there_says_nothing_of_the_claim(trace: Trace) -> None:
+def test_a_missing_api_is_an_error_and_not_a_missing_claim(trace: Trace) -> None:
     with ApiServer() as api:
         api.put("resourceclaims", plain(trace.claim))
         api.faults.append(Fault(path="/resourceclaims/a", status=404, body="404 page not found", times=9))
@@ -418,7 +416,7 @@ def test_an_api_that_is_not_there_says_nothing_of_the_claim(trace: Trace) -> Non
     assert "404 page not found" in str(ran.exception)
 
 
-def test_conmon_is_no_container_of_the_pod(trace: Trace) -> None:
+def test_conmon_is_not_a_container_of_the_pod(trace: Trace) -> None:
     pod = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podpod_uid_a.slice"
     (trace.folder / "sys/fs/cgroup" / pod / f"cri-containerd-{CONTAINER}.scope").rename(
         trace.folder / "sys/fs/cgroup" / pod / f"crio-{CONTAINER}.scope"
@@ -435,12 +433,12 @@ def test_conmon_is_no_container_of_the_pod(trace: Trace) -> None:
 
 
 @pytest.mark.parametrize("text", ["a/", "/a", "a/b/c/d", "node/default/a"])
-def test_what_is_no_name_is_refused(trace: Trace, text: str) -> None:
+def test_what_is_not_a_name_is_refused(trace: Trace, text: str) -> None:
     ran = CliRunner(env={"HOME": str(trace.folder)}).invoke(command, [text])
     assert isinstance(ran.exception, UsageError)
 
 
-def test_an_api_server_knows_claims_and_the_names_of_containers(trace: Trace) -> None:
+def test_an_api_server_gives_claims_and_the_names_of_containers(trace: Trace) -> None:
     sidecar = "ef" * 32
     trace.cgroup(sidecar, "0-7")
     names = {"main": CONTAINER, "sidecar": sidecar}
@@ -454,14 +452,14 @@ def test_an_api_server_knows_claims_and_the_names_of_containers(trace: Trace) ->
             "pods", {"metadata": {"namespace": "default", "name": "pod-a"}, "status": {"containerStatuses": statuses}}
         )
         status, steps, _ = trace.explain("default/a", "--kubeconfig", kubeconfig)
-        # The sidecar has no claim, so its CPUs are nobody's business here.
+        # The sidecar has no claim, so its CPUs do not matter here.
         assert (status, steps[-1]) == (0, ("CPUs", "passed", "main on 1,5"))
         trace.cgroup(CONTAINER, "1-2,5")
         name, what, _ = stop(trace, "--kubeconfig", kubeconfig)
         assert (name, what) == ("CPUs", "the kernel runs main on 1-2,5 rather than 1,5")
 
 
-def test_a_claim_that_prepare_would_refuse_is_refused_with_the_very_sentence(trace: Trace) -> None:
+def test_a_claim_that_prepare_would_refuse_gets_the_same_message(trace: Trace) -> None:
     big = allocated_claim("big", DRIVER, ["cpudevnuma000"], consumedCapacity={"dra.cpu/cpu": "8"}, shareID="share-big")
     Store(trace.folder / "store").put(big)
     status, steps, fix = trace.explain("default/big")
@@ -476,7 +474,7 @@ def test_a_claim_that_prepare_would_refuse_is_refused_with_the_very_sentence(tra
     assert (status, fix) == (1, "fix this; kubelet tries again by itself")
 
 
-def test_a_device_that_only_other_options_publish_is_no_verdict(trace: Trace) -> None:
+def test_a_device_that_other_options_publish_is_not_a_stop(trace: Trace) -> None:
     other = allocated_claim("other", DRIVER, ["cpudev003"])
     Store(trace.folder / "store").put(other)
     status, steps, _ = trace.explain("default/other")
@@ -491,7 +489,7 @@ def test_a_device_that_only_other_options_publish_is_no_verdict(trace: Trace) ->
         ({"disable": True}, {}, "nri-off", "NRI is off in containerd"),
     ],
 )
-def test_what_is_off_in_the_runtime_is_named_rather_than_an_image(
+def test_a_feature_that_is_off_in_the_runtime_is_named(
     trace: Trace, nri: dict[str, Any], cri: dict[str, Any], cause: str, what: str
 ) -> None:
     trace.node.containerd(nri, cri)
@@ -517,7 +515,7 @@ def test_a_claim_that_is_not_prepared_because_nri_is_off_says_so(trace: Trace) -
     assert trace.causes == ["nri-off"]
 
 
-def test_a_runtime_whose_containers_run_where_they_should_is_not_judged_by_a_file(trace: Trace) -> None:
+def test_a_runtime_that_works_is_not_judged_by_its_file(trace: Trace) -> None:
     trace.node.containerd({"disable": True}, {"enable_cdi": False})
     trace.node.silence()
     with ApiServer() as api:
@@ -525,7 +523,7 @@ def test_a_runtime_whose_containers_run_where_they_should_is_not_judged_by_a_fil
         assert trace.explain("default/a", "--kubeconfig", api.kubeconfig(trace.folder / "kubeconfig"))[0] == 0
 
 
-def test_the_runtime_of_the_machine_is_not_that_of_a_local_run(trace: Trace) -> None:
+def test_a_local_run_does_not_use_the_machines_runtime(trace: Trace) -> None:
     trace.node.containerd({}, {"cdi_spec_dirs": ["/elsewhere"]})
     shutil.rmtree(trace.folder / "sys/fs/cgroup/kubepods.slice")
     assert trace.explain()[0] == 0

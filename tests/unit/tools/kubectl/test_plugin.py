@@ -1,4 +1,4 @@
-"""`kubectl dranode`: claims, devices and nodes of all drivers, with kubectl's flags and output formats."""
+"""`kubectl dranode` shows claims, devices and nodes of all drivers, with kubectl's flags and output formats."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def kubectl(cluster: PodCluster, tmp_path: Path) -> Callable[..., str]:
 
 
 def table(text: str) -> list[list[str]]:
-    """The cells of a table; no cell of these tests has three blanks in it."""
+    """The cells of a table; no cell in these tests contains three spaces."""
     lines = text.splitlines()
     starts = [index for index, char in enumerate(lines[0]) if char != " " and lines[0][:index][-3:] in ("", "   ")]
     return [[line[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)] for line in lines]
 
 
 def busy(cluster: PodCluster) -> None:
-    """Worker-1 has a claim of CPUs and one of a GPU that runs; another pod waits for the first."""
+    """Worker-1 has one running claim of CPUs and one of a GPU; another pod waits for the first."""
     some = [result("cpudevnuma000", CPU, "worker-1", shareID="s1", consumedCapacity={f"{CPU}/cpu": "6"})]
     cluster.claim("busy", cpus("6"), results=some, node="worker-1", pods=["b"], labels={"team": "a"})
     cluster.claim(
@@ -49,7 +49,7 @@ def busy(cluster: PodCluster) -> None:
     cluster.pod("g", claims={"gpu": "gpu"}, node="worker-1", containers=[running()])
 
 
-def test_claims_have_their_pods_node_devices_and_who_waits(cluster: PodCluster, kubectl: Any) -> None:
+def test_claims_have_pods_node_devices_and_waiting_pods(cluster: PodCluster, kubectl: Any) -> None:
     busy(cluster)
     lines = table(kubectl("claims"))
     assert lines[0] == ["NAME", "STATE", "POD", "NODE", "DEVICES", "AGE", "HEALTH", "WAITING"]
@@ -63,7 +63,7 @@ def test_claims_have_their_pods_node_devices_and_who_waits(cluster: PodCluster, 
     assert len(kubectl("claims", "--no-headers").splitlines()) == 3
 
 
-def test_what_a_driver_says_of_a_claim_is_its_health(cluster: PodCluster, kubectl: Any) -> None:
+def test_a_claims_health_is_what_its_driver_reports(cluster: PodCluster, kubectl: Any) -> None:
     busy(cluster)
     condition = {"type": "Ready", "status": "False", "reason": "Overheated", "message": "at 104 degrees"}
     entry = {"driver": GPU, "pool": "worker-1", "device": "gpu-0", "conditions": [condition]}
@@ -73,7 +73,7 @@ def test_what_a_driver_says_of_a_claim_is_its_health(cluster: PodCluster, kubect
     assert (row["HEALTH"], row["MESSAGE"], row["DRIVERS"]) == ("Overheated", "at 104 degrees", GPU)
 
 
-def test_devices_are_free_taken_shared_or_tainted_and_why(cluster: PodCluster, kubectl: Any) -> None:
+def test_devices_are_free_taken_shared_or_tainted_with_the_reason(cluster: PodCluster, kubectl: Any) -> None:
     busy(cluster)
     rule = {"deviceSelector": {"driver": GPU, "pool": "worker-2", "device": "gpu-1"}}
     cluster.api.put(
@@ -92,7 +92,7 @@ def test_devices_are_free_taken_shared_or_tainted_and_why(cluster: PodCluster, k
         kubectl("devices", "--state", "lost")
 
 
-def test_a_shared_device_with_nothing_left_is_taken(cluster: PodCluster, kubectl: Any) -> None:
+def test_a_shared_device_with_nothing_left_is_shown_as_taken(cluster: PodCluster, kubectl: Any) -> None:
     every = [result("cpudevnuma000", CPU, "worker-1", shareID="s1", consumedCapacity={"cpu": "8"})]
     cluster.claim("all", cpus("8"), results=every, node="worker-1", pods=["p"])
     row = table(kubectl("devices", "--node", "worker-1", "--drivers", CPU))[1]
@@ -106,7 +106,7 @@ def test_admin_access_takes_nothing(cluster: PodCluster, kubectl: Any) -> None:
     assert (row[4], row[6]) == ("free", "default/watch(admin)")
 
 
-def test_a_partition_whose_counters_others_have_is_blocked(cluster: PodCluster, kubectl: Any) -> None:
+def test_a_partition_whose_counters_are_used_up_is_blocked(cluster: PodCluster, kubectl: Any) -> None:
     counters = [{"name": "memory", "counters": {"bytes": {"value": "80Gi"}}}]
 
     def part(name: str, size: str) -> Any:
@@ -130,7 +130,7 @@ def test_devices_of_an_older_generation_are_left_out(cluster: PodCluster, kubect
     assert kubectl("devices", "--drivers", "nic", "-o", "name") == "device/nic/worker-2/new\n"
 
 
-def test_nodes_have_what_is_free_by_numa_node_and_driver(cluster: PodCluster, kubectl: Any) -> None:
+def test_nodes_show_what_is_free_by_numa_node_and_driver(cluster: PodCluster, kubectl: Any) -> None:
     busy(cluster)
     numa = {"resource.kubernetes.io/numaNode": {"int": 1}}
     devices = [cpu_device("cpudevnuma001", "16", attributes=numa)]
@@ -189,14 +189,14 @@ def test_json_and_yaml_are_the_same_list(cluster: PodCluster, kubectl: Any, what
     assert yaml.safe_load(kubectl(what, "-o", "yaml")) == document
 
 
-def test_explain_and_fit_are_there_too(cluster: PodCluster, kubectl: Any) -> None:
+def test_the_plugin_has_explain_and_fit_too(cluster: PodCluster, kubectl: Any) -> None:
     cluster.pod("app", templates={"cpus": "none"})
     page = json.loads(kubectl("explain", "app", "-o", "json"))
     assert page["causes"][0]["cause"] == "template-missing"
     assert "Usage: plugin fit" in kubectl("fit", "--help")
 
 
-def test_fit_asks_the_cluster_that_kubectl_is_about(cluster: PodCluster, kubectl: Any, tmp_path: Path) -> None:
+def test_fit_asks_the_cluster_that_kubectl_uses(cluster: PodCluster, kubectl: Any, tmp_path: Path) -> None:
     busy(cluster)
     for kind in ("services", "replicationcontrollers", "replicasets", "statefulsets", "priorityclasses"):
         refuse(cluster, kind)
@@ -210,7 +210,7 @@ def test_fit_asks_the_cluster_that_kubectl_is_about(cluster: PodCluster, kubectl
         kubectl("fit", "--pod", "later")
 
 
-def test_a_server_without_taint_rules_is_no_error(cluster: PodCluster, kubectl: Any) -> None:
+def test_a_server_without_taint_rules_is_not_an_error(cluster: PodCluster, kubectl: Any) -> None:
     cluster.api.versions = ("v1beta1",)
     assert len(kubectl("devices", "--drivers", GPU, "--no-headers").splitlines()) == 4
 
@@ -221,7 +221,7 @@ def refuse(cluster: PodCluster, resource: str) -> None:
 
 
 @pytest.mark.parametrize(("resource", "column"), [("pods", "WAITING"), ("resourceslices", "NODE")])
-def test_claims_are_shown_without_what_the_account_may_not_list(
+def test_claims_are_shown_even_if_the_account_may_not_list_the_rest(
     cluster: PodCluster, kubectl: Any, resource: str, column: str
 ) -> None:
     busy(cluster)
@@ -249,7 +249,7 @@ def test_nothing_is_called_free_without_claims_or_ready_without_nodes(cluster: P
             kubectl(command)
 
 
-def test_a_pool_of_which_slices_are_missing_is_said(cluster: PodCluster, kubectl: Any) -> None:
+def test_a_pool_with_missing_slices_is_reported(cluster: PodCluster, kubectl: Any) -> None:
     busy(cluster)
     slices = cluster.api.objects.all("resourceslices")
     slices[0]["spec"]["pool"]["resourceSliceCount"] = 3
@@ -265,7 +265,7 @@ def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path) -> None:
     assert "set KUBECONFIG" in str(ran.exception)
 
 
-def test_a_default_kubeconfig_that_may_not_be_looked_for_is_not_missing(
+def test_an_unreadable_default_kubeconfig_is_not_called_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = CliRunner(env={"HOME": str(tmp_path), "KUBECONFIG": "", "KUBERNETES_SERVICE_HOST": ""})
@@ -283,16 +283,16 @@ def test_a_default_kubeconfig_that_may_not_be_looked_for_is_not_missing(
      (0, "0s"), (119, "119s"), (120, "2m"), (125, "2m5s"), (600, "10m"), (3 * 3600 + 60, "3h1m"), (9 * 3600, "9h"),
      (3 * 86400, "3d"), (3 * 86400 + 7200, "3d2h"), (30 * 86400, "30d")],
 )  # fmt: skip
-def test_ages_are_kubectls(seconds: int, text: str) -> None:
+def test_ages_are_written_as_kubectl_writes_them(seconds: int, text: str) -> None:
     made = datetime(2026, 1, 1, tzinfo=UTC)
     assert age("2026-01-01T00:00:00Z", datetime.fromtimestamp(made.timestamp() + seconds, UTC)) == text
 
 
-def test_an_age_that_nobody_knows() -> None:
+def test_an_unknown_age() -> None:
     assert age("", datetime(2026, 1, 1, tzinfo=UTC)) == "<unknown>"
 
 
-def test_kubectl_gets_candidates_with_descriptions_and_no_files(
+def test_kubectl_gets_completions_with_descriptions_and_no_files(
     cluster: PodCluster, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", cluster.api.kubeconfig(tmp_path / "kubeconfig"))
@@ -306,5 +306,5 @@ def test_kubectl_gets_candidates_with_descriptions_and_no_files(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_there_is_a_script_for_every_shell(kubectl: Any, shell: str) -> None:
+def test_every_shell_has_a_completion_script(kubectl: Any, shell: str) -> None:
     assert f"_KUBECTL_DRANODE_COMPLETE={shell}_complete" in kubectl("completion", shell)

@@ -1,4 +1,4 @@
-"""A claim that is reserved for a PodGroup in place of its pods (KEP-5729), in every view of a cluster."""
+"""A claim that is reserved for a PodGroup instead of its pods (KEP-5729), in every view of a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TAKEN = [result("cpudevnuma000", CPU, "worker-1", consumedCapacity={f"{CPU}/cpu"
 
 @pytest.fixture
 def run(cluster: PodCluster, tmp_path: Path) -> Callable[..., str]:
-    """Run a command of the kubectl plug-in, or `report`; what it says."""
+    """Runs a command of the kubectl plug-in, or `report`, and returns its output."""
     kubeconfig = cluster.api.kubeconfig(tmp_path / "kubeconfig")
     laptop = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": kubeconfig, "HOME": str(tmp_path)}
 
@@ -44,7 +44,7 @@ def run(cluster: PodCluster, tmp_path: Path) -> Callable[..., str]:
 
 
 def grouped(cluster: PodCluster) -> None:
-    """The claim `team` of the PodGroup `crew`: `a` is on its node, `b` waits; `stranger` is in no group."""
+    """The claim `team` of the PodGroup `crew`: `a` is on the claim's node, `b` waits, `stranger` is in no group."""
     cluster.claim("team", cpus("8"), results=TAKEN, node="worker-1", groups=["crew"])
     cluster.pod("a", claims={"cpus": "team"}, node="worker-1", containers=CREATING, **MEMBER)
     cluster.pod("b", claims={"cpus": "team"}, **MEMBER)
@@ -71,9 +71,9 @@ def causes(page: str) -> list[str]:
     ],
     ids=" ".join,
 )
-def test_no_view_takes_a_pod_group_for_a_pod(cluster: PodCluster, run: Any, view: tuple[str, ...]) -> None:
+def test_no_view_mistakes_a_pod_group_for_a_pod(cluster: PodCluster, run: Any, view: tuple[str, ...]) -> None:
     grouped(cluster)
-    # Of the page only what is said of claims; pods are named beside the group there.
+    # Of the page, only what it says about claims, where pods are named next to the group.
     said = re.findall(r"(\S* ?)\bcrew\b", run(*view))
     assert said
     assert all(before.endswith("podgroup ") for before in said), said
@@ -84,7 +84,7 @@ def test_a_claim_of_the_pods_group_is_reserved_for_the_pod(cluster: PodCluster, 
     assert causes(run("explain", "pod/a", "-o", "json")) == []
 
 
-def test_a_claim_of_another_group_is_not(cluster: PodCluster, run: Any) -> None:
+def test_a_claim_of_another_group_is_not_reserved_for_the_pod(cluster: PodCluster, run: Any) -> None:
     cluster.claim("team", cpus("8"), results=TAKEN, node="worker-1", groups=["others"])
     cluster.pod("a", claims={"cpus": "team"}, node="worker-1", containers=CREATING, **MEMBER)
     cluster.pod("b", claims={"cpus": "team"}, node="worker-1", containers=CREATING)
@@ -136,7 +136,7 @@ def test_the_pods_of_a_claim_that_was_made_for_a_group_are_followed(cluster: Pod
     assert {"pod default/a", "pod default/z"} <= {trace["about"] for trace in traces}
 
 
-def test_of_a_groups_pods_those_without_a_node_wait(cluster: PodCluster, run: Any) -> None:
+def test_pods_of_a_group_wait_while_they_have_no_node(cluster: PodCluster, run: Any) -> None:
     grouped(cluster)
     (team,) = (claim for claim in json.loads(run("claims", "-o", "json"))["items"] if claim["name"] == "team")
     assert (team["pods"], team["waiting"]) == (["podgroup crew", "a"], ["b"])
@@ -153,7 +153,7 @@ def test_a_full_claim_is_not_full_for_the_pods_of_its_group(cluster: PodCluster,
     assert "is reserved for 256 pods and PodGroups, but 256 may share one" in said
 
 
-def test_a_device_of_a_groups_claim_names_the_group(cluster: PodCluster, run: Any) -> None:
+def test_the_holder_of_a_groups_device_is_the_group(cluster: PodCluster, run: Any) -> None:
     results = [result("gpu-0", GPU, "worker-1")]
     cluster.claim("g", request(device_class=GPU), results=results, node="worker-1", groups=["crew"])
     (device,) = (each for each in json.loads(run("devices", "-o", "json"))["items"] if each["claims"])

@@ -1,4 +1,4 @@
-"""The node that the tests of this folder look at."""
+"""The node that the tests in this folder use."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ from tests.fakes.doctor import FakeNode
 
 @pytest.fixture
 def node() -> Iterator[FakeNode]:
-    # pytest's own folders have names that are too long for sockets.
+    # pytest's own folders have names that are too long for a socket path.
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="d") as folder:
         yield FakeNode(Path(folder), stack)

@@ -42,7 +42,7 @@ def gpu_machine() -> ConfinedRoot:
     )
 
 
-def test_a_capture_reads_as_the_machine_did(tmp_path: Path) -> None:
+def test_a_capture_reads_like_the_machine(tmp_path: Path) -> None:
     place = tmp_path / "node.tar.gz"
     write_archive(record(gpu_machine()), place)
     copy = open_machine(str(place))
@@ -63,7 +63,7 @@ def test_what_no_driver_reads_is_not_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tgz", ".tar.bz2"])
-def test_equal_machines_make_equal_bytes_in_every_packing(tmp_path: Path, ending: str) -> None:
+def test_equal_machines_make_equal_archives_in_every_compression(tmp_path: Path, ending: str) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     for folder in (first, second):
         folder.mkdir()
@@ -72,18 +72,18 @@ def test_equal_machines_make_equal_bytes_in_every_packing(tmp_path: Path, ending
     assert len(read_topology(open_machine(str(first / f"m{ending}"))).cpus) == 4
 
 
-def test_a_packed_archive_carries_no_time(tmp_path: Path) -> None:
+def test_a_compressed_archive_has_no_timestamp(tmp_path: Path) -> None:
     write_archive(record(machine({})), tmp_path / "m.tar.gz")
     assert (tmp_path / "m.tar.gz").read_bytes()[4:8] == bytes(4)  # RFC 1952: MTIME
 
 
-def test_the_archive_needs_no_root_to_unpack(tmp_path: Path) -> None:
+def test_the_archive_can_be_unpacked_without_root(tmp_path: Path) -> None:
     place = tmp_path / "node.tar"
     write_archive(record(gpu_machine()), place)
     with tarfile.open(place) as made:
         assert {member.type for member in made} == {tarfile.REGTYPE, tarfile.SYMTYPE}
         assert not any(member.mtime or member.uid for member in made)
-        # Python 3.11.4 and newer unpack by this filter; the archive has nothing that it would change.
+        # Python 3.11.4 and newer unpack with this filter; the archive has nothing that it would change.
         safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         made.extractall(tmp_path / "unpacked", **safely)  # type: ignore[arg-type] # noqa: S202 - our own archive
     assert open_machine(str(tmp_path / "unpacked")).device_number("dev/kfd") == ("c", 508, 0)
@@ -91,7 +91,7 @@ def test_the_archive_needs_no_root_to_unpack(tmp_path: Path) -> None:
     assert index["devices"]["/dev/kfd"] == "c 508:0"
 
 
-def test_a_file_that_may_not_be_read_is_left_out_and_named() -> None:
+def test_an_unreadable_file_is_left_out_and_named() -> None:
     class Guarded(ConfinedRoot):
         def read_bytes(self, path: str) -> bytes:
             if path.endswith("/vendor"):
@@ -103,7 +103,7 @@ def test_a_file_that_may_not_be_read_is_left_out_and_named() -> None:
     assert f"{GPU}/class" in recording.files
 
 
-def test_a_folder_that_may_not_be_looked_into_is_left_out_and_named() -> None:
+def test_an_unreadable_folder_is_left_out_and_named() -> None:
     class Guarded(ConfinedRoot):
         def listdir(self, path: str) -> list[str]:
             if path == "dev/dri":
@@ -114,7 +114,7 @@ def test_a_folder_that_may_not_be_looked_into_is_left_out_and_named() -> None:
     assert recording.left_out == {"dev/dri": "Permission denied"}
 
 
-def test_a_file_beyond_the_bound_is_left_out_and_named() -> None:
+def test_a_file_above_the_limit_is_left_out_and_named() -> None:
     recording = record(
         machine(
             {f"{CPU}/online": "0", f"{GPU}/resource": "x" * (2 << 20)}, {"sys/bus/pci/devices/a": f"../../../../{GPU}"}
@@ -123,25 +123,25 @@ def test_a_file_beyond_the_bound_is_left_out_and_named() -> None:
     assert recording.left_out == {f"{GPU}/resource": "is larger than 1 MiB"}
 
 
-def test_a_machine_beyond_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "_MAX_TOTAL", 100)
     with pytest.raises(MachineError, match="check the machine's root"):
         record(open_machine("cores=16"))
 
 
 @pytest.mark.parametrize("name", ["node.zip", "node", ".tar.gz"])
-def test_a_name_that_does_not_say_how_to_pack_is_wrong_usage(tmp_path: Path, name: str) -> None:
+def test_an_unknown_file_name_extension_is_a_usage_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"must end in one of .tar, "):
         write_archive(record(machine({})), tmp_path / name)
 
 
-def test_a_folder_that_is_not_there_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named_and_nothing_is_left_behind(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=r"gone/node.tar cannot be written: No such file"):
         write_archive(record(machine({})), tmp_path / "gone/node.tar")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_summary_says_what_the_kernel_says_and_null_where_it_says_nothing() -> None:
+def test_the_summary_has_what_the_kernel_reports_and_null_otherwise() -> None:
     summary = summarize(gpu_machine())
     assert summary["cpus"] == "0-1"
     assert summary["smt"] is None

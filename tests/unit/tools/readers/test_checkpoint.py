@@ -1,4 +1,4 @@
-"""kubelet's own record of prepared claims is read as kubelet of each release writes it."""
+"""kubelet's own record of prepared claims is read in the format of each release."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def written(folder: Path, data: Any, checksum: int | None = None) -> Path:
     return path
 
 
-def test_there_is_a_record_of_every_supported_release() -> None:
+def test_every_supported_release_has_a_recorded_file() -> None:
     assert [path.stem.split("-")[1].rpartition(".")[0] for path in RELEASES] == ["1.34", "1.35", "1.36", "1.37"]
 
 
@@ -42,17 +42,17 @@ def test_the_claims_of_a_driver_are_read_with_their_pods(path: Path) -> None:
     assert claims(path, "dra.memory") == {}
 
 
-def test_a_claim_that_kubelet_unprepares_without_the_driver_is_not_kept() -> None:
+def test_a_claim_that_kubelet_unprepares_without_the_driver_is_left_out() -> None:
     kept = claims(VECTORS / "dra_manager_state-1.37.2.json")
     assert set(kept) == {"default/both-x7k2p", "default/skips-prepare"}
 
 
-def test_a_file_that_is_missing_says_nothing_of_claims(tmp_path: Path) -> None:
+def test_a_missing_file_says_nothing_about_claims(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path / "dra_manager_state", "dra.cpu") is None
 
 
-def test_a_record_without_claims_is_no_claim(tmp_path: Path) -> None:
-    # Go writes an empty list that was never made as null.
+def test_a_record_without_claims_is_an_empty_list(tmp_path: Path) -> None:
+    # Go encodes a nil slice as null.
     assert claims(written(tmp_path, {"kind": "DRACheckpoint", "ClaimInfoStateList": None})) == {}
     assert claims(written(tmp_path, {"kind": "DRACheckpoint", "ClaimInfoStateList": []})) == {}
 
@@ -67,7 +67,7 @@ def test_a_record_without_claims_is_no_claim(tmp_path: Path) -> None:
         pytest.param("{", "does not have the format of kubelet", id="no JSON"),
     ],
 )
-def test_a_record_of_another_form_is_an_error(tmp_path: Path, data: Any, sentence: str) -> None:
+def test_a_record_in_another_format_is_an_error(tmp_path: Path, data: Any, sentence: str) -> None:
     with pytest.raises(DranodeError, match=sentence):
         claims(written(tmp_path, data))
 
@@ -92,13 +92,13 @@ def test_a_damaged_record_is_an_error_that_says_what_to_do(tmp_path: Path, conte
         claims(path)
 
 
-def test_a_named_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_named_pipe_in_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "dra_manager_state")
     with pytest.raises(DranodeError, match=r"dra_manager_state cannot be read: it is not a regular file"):
         read_checkpoint(tmp_path / "dra_manager_state", "dra.cpu")
 
 
-def test_half_a_character_in_it_is_damage(tmp_path: Path) -> None:
+def test_invalid_utf8_counts_as_damage(tmp_path: Path) -> None:
     (tmp_path / "dra_manager_state").write_text(
         json.dumps({"Data": '{"ClaimInfoStateList": null, "kind": "\ud800"}', "Checksum": 1})
     )

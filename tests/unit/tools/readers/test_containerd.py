@@ -1,4 +1,4 @@
-"""containerd's configuration is read as containerd of each version loads it."""
+"""containerd's configuration is read the way each version of containerd loads it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def version(release: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_what_containerd_loads_is_what_is_read(tmp_path: Path, case: dict[str, Any], release: str) -> None:
+def test_the_configuration_is_read_as_containerd_loads_it(tmp_path: Path, case: dict[str, Any], release: str) -> None:
     host, known = node_with(tmp_path, case["files"]), case["loaded"][release]
     if "error" in known:
         with pytest.raises(UnparsedError):
@@ -40,7 +40,7 @@ def test_what_containerd_loads_is_what_is_read(tmp_path: Path, case: dict[str, A
         return
     loaded = load(host, "/etc/containerd/config.toml", version(release), certain=True)
     assert (loaded.nri, loaded.cri) == (known["nri"], known["cri"])
-    # Of the disabled, those count that the driver needs.
+    # Of the disabled plug-ins, only those that the driver needs.
     for name in ("nri", "cri"):
         disabled = getattr(loaded, f"{name}_disabled")
         assert (disabled or None) in {*known["disabled"], None}
@@ -49,7 +49,7 @@ def test_what_containerd_loads_is_what_is_read(tmp_path: Path, case: dict[str, A
         assert bool(getattr(loaded, f"{name}_disabled")) == bool(names & set(known["disabled"])), name
 
 
-def test_an_import_that_is_not_to_be_seen_from_a_pod_is_said(tmp_path: Path) -> None:
+def test_an_import_that_a_pod_cannot_see_is_reported(tmp_path: Path) -> None:
     host = node_with(tmp_path, {"config.toml": 'version = 3\nimports = ["/opt/more/*.toml"]\n'})
     (sentence,) = load(host, "/etc/containerd/config.toml", (2, 2), certain=False).unseen
     assert "imports /opt/more/*.toml, but /opt/more cannot be seen" in sentence
@@ -74,7 +74,7 @@ def test_cdi_cannot_be_switched_off_from_containerd_2_4_on(tmp_path: Path) -> No
         ('disabled_plugins = ["nri"]\n', "1.7.27"),
     ],
 )
-def test_a_disabled_nri_plug_in_is_nri_off(node: FakeNode, text: str, release: str) -> None:
+def test_a_disabled_nri_plugin_means_that_nri_is_off(node: FakeNode, text: str, release: str) -> None:
     server_of(node).nodes["worker"]["containerRuntimeVersion"] = f"containerd://{release}"
     node.silence()
     node.write("etc/containerd/config.toml", text)
@@ -84,14 +84,14 @@ def test_a_disabled_nri_plug_in_is_nri_off(node: FakeNode, text: str, release: s
 
 
 @pytest.mark.parametrize("release", ["1.7.27", "2.2.1"])
-def test_the_file_of_dockers_package_keeps_kubelet_from_containerd(node: FakeNode, release: str) -> None:
+def test_the_configuration_of_dockers_package_turns_cri_off(node: FakeNode, release: str) -> None:
     server_of(node).nodes["worker"]["containerRuntimeVersion"] = f"containerd://{release}"
     node.write("etc/containerd/config.toml", 'disabled_plugins = ["cri"]\n')
     assert "cri-off" in [finding.code for finding in diagnosed(node)]
 
 
-def test_of_several_containerds_the_one_with_cri_is_kubelets(node: FakeNode) -> None:
-    # As on Talos and Bottlerocket, and where Docker is installed beside k3s.
+def test_kubelet_uses_the_containerd_that_has_cri(node: FakeNode) -> None:
+    # As on Talos and Bottlerocket, or where Docker is installed next to k3s.
     node.runtime("containerd", "--config=/etc/cri/containerd.toml")
     node.write("etc/cri/containerd.toml", "version = 3\n")
     node.write("proc/79/comm", "containerd\n")
@@ -112,9 +112,7 @@ def test_an_import_of_containerd_1_7_replaces_the_whole_section(node: FakeNode) 
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("2000000000", 2.0), ("0", 2.0), ('"0s"', 2.0), ('"1s"', 1.0)])
-def test_a_timeout_without_a_unit_is_in_nanoseconds_and_none_is_the_default(
-    node: FakeNode, value: str, seconds: float
-) -> None:
+def test_a_timeout_without_a_unit_is_in_nanoseconds(node: FakeNode, value: str, seconds: float) -> None:
     node.write("etc/containerd/config.toml", f'version = 3\n[plugins."{NRI}"]\nplugin_request_timeout = {value}\n')
     runtime = node.facts().runtime
     assert runtime is not None

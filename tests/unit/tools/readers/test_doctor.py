@@ -1,4 +1,4 @@
-"""`doctor` on whole nodes: what it says of healthy ones and of special ones, and how its command prints it."""
+"""`doctor` on whole nodes: what it says about healthy and about unusual ones, and how its command prints that."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ def test_a_kubelet_root_that_is_too_deep_for_sockets_is_reported(node: FakeNode)
     assert "112 bytes" in finding.fault.what
 
 
-def test_a_kubelet_that_has_ended_and_is_not_reaped_is_not_the_one_that_runs(node: FakeNode) -> None:
+def test_a_zombie_is_not_taken_for_the_running_kubelet(node: FakeNode) -> None:
     node.write("proc/5/comm", "kubelet\n")
     node.write("proc/5/cmdline", "")
     node.process("--root-dir", "/data/kubelet", f"--config=/{KUBELET}/config.yaml")
     assert "kubelet-root-differs" in [finding.code for finding in diagnosed(node)]
 
 
-def test_two_instances_of_a_rolling_update_are_no_second_driver(node: FakeNode) -> None:
+def test_two_instances_during_a_rolling_update_are_fine(node: FakeNode) -> None:
     node.unregister()
     for uid in (POD_UID, POD_UID.replace("0001", "0002")):
         node.register(f"{DRIVER}-{uid}-reg.sock")
     assert diagnosed(node) == ()
 
 
-def test_two_instances_that_both_stay_are_no_rolling_update(node: FakeNode) -> None:
+def test_two_instances_that_both_stay_are_a_finding(node: FakeNode) -> None:
     node.unregister()
     names = [f"{DRIVER}-{uid}-reg.sock" for uid in (POD_UID, POD_UID.replace("1", "2"))]
     for name in names:
@@ -81,18 +81,18 @@ def test_two_instances_that_both_stay_are_no_rolling_update(node: FakeNode) -> N
     assert "kubectl get daemonsets -A" in finding.fault.fix
 
 
-def test_the_drivers_of_others_are_none_of_our_business(node: FakeNode) -> None:
+def test_other_vendors_drivers_are_not_a_finding(node: FakeNode) -> None:
     node.register("gpu.example.com-reg.sock", driver="gpu.example.com", endpoint="/anywhere/dra.sock")
     assert diagnosed(node) == ()
 
 
-def test_an_old_runtime_is_seen_by_the_node_object_alone(node: FakeNode) -> None:
+def test_an_old_runtime_is_found_from_the_node_object_alone(node: FakeNode) -> None:
     server_of(node).nodes["worker"]["containerRuntimeVersion"] = "containerd://1.6.38"
     (node.folder / "etc/containerd/config.toml").unlink()
     assert [finding.code for finding in diagnosed(node)] == ["runtime-too-old"]
 
 
-def test_a_runtime_that_is_seen_to_run_without_a_file_has_its_versions_defaults(node: FakeNode) -> None:
+def test_a_running_runtime_without_a_file_has_its_versions_defaults(node: FakeNode) -> None:
     server_of(node).nodes["worker"]["containerRuntimeVersion"] = "containerd://1.7.24"
     (node.folder / "etc/containerd/config.toml").unlink()
     node.runtime("containerd")
@@ -101,7 +101,7 @@ def test_a_runtime_that_is_seen_to_run_without_a_file_has_its_versions_defaults(
 
 
 @pytest.mark.parametrize("flags", [["--config", "/etc/k/c.toml"], ["--config=/etc/k/c.toml"], ["-c", "/etc/k/c.toml"]])
-def test_the_configuration_of_the_running_runtime_is_read_rather_than_another(node: FakeNode, flags: list[str]) -> None:
+def test_the_configuration_of_the_running_runtime_is_read(node: FakeNode, flags: list[str]) -> None:
     node.runtime("containerd", *flags)
     node.write("etc/k/c.toml", (node.folder / "etc/containerd/config.toml").read_text())
     node.containerd({}, {"enable_cdi": False})
@@ -112,12 +112,12 @@ def test_the_configuration_of_the_running_runtime_is_read_rather_than_another(no
     assert any("/etc/k/c.toml cannot be seen" in sentence for sentence in facts.unseen)
 
 
-def test_a_runtime_that_answers_over_nri_has_it_on_whatever_a_file_says(node: FakeNode) -> None:
+def test_nri_is_on_if_the_runtime_answers_whatever_a_file_says(node: FakeNode) -> None:
     node.containerd({"disable": True, "disable_connections": True, "default_validator": VALIDATOR}, {})
     assert diagnosed(node) == ()
 
 
-def test_kubelets_drop_in_files_are_laid_over_its_configuration_in_their_order(node: FakeNode) -> None:
+def test_kubelets_drop_in_files_are_merged_in_order(node: FakeNode) -> None:
     node.process(f"--config=/{KUBELET}/config.yaml", "--config-dir=/etc/kubelet.d")
     node.write("etc/kubelet.d/10-gates.conf", "featureGates: {KubeletPodResourcesDynamicResources: false}\n")
     node.write("etc/kubelet.d/20-cpus.conf", "reservedSystemCPUs: '0-1'\n")
@@ -126,14 +126,14 @@ def test_kubelets_drop_in_files_are_laid_over_its_configuration_in_their_order(n
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1h", 3600.0), ("1m30s", 90.0), ("500ms", 0.5), ("100us", 0.0001)])
-def test_a_timeout_is_read_as_go_writes_it(node: FakeNode, text: str, seconds: float) -> None:
+def test_a_timeout_is_parsed_like_a_go_duration(node: FakeNode, text: str, seconds: float) -> None:
     node.containerd({"default_validator": VALIDATOR, "plugin_request_timeout": text}, {})
     runtime = node.facts().runtime
     assert runtime is not None
     assert runtime.request_timeout == pytest.approx(seconds)
 
 
-def test_what_an_imported_file_imports_counts_too_and_a_circle_ends(node: FakeNode) -> None:
+def test_nested_imports_count_and_a_loop_of_imports_ends(node: FakeNode) -> None:
     node.silence()
     node.containerd({}, {}, imports=["conf.d/*.toml"])
     node.write("etc/containerd/conf.d/10.toml", 'imports = ["more/nri.toml", "../config.toml"]\n')
@@ -149,7 +149,7 @@ def test_an_older_version_of_the_api_is_enough(node: FakeNode) -> None:
     assert "basic" in dry_run.body["spec"]["devices"][0]
 
 
-def test_rights_of_the_drivers_account_are_asked_where_somebody_else_asks(node: FakeNode) -> None:
+def test_the_rights_of_the_drivers_account_are_checked_for_other_users(node: FakeNode) -> None:
     wanted, plugins = judged_options(("cpu",), open_machine("cores=2"), "worker", node.options)
     server_of(node).denied = {"get nodes"}
     cluster, _, _ = read_cluster(server_of(node), wanted, plugins, "dranode:dranode")
@@ -160,7 +160,7 @@ def test_rights_of_the_drivers_account_are_asked_where_somebody_else_asks(node: 
     assert {review["spec"]["user"] for review in reviews} == {"system:serviceaccount:dranode:dranode"}
 
 
-def test_what_a_driver_logs_of_its_hardware_is_shown_in_the_same_sentence() -> None:
+def test_hardware_warnings_are_shown_as_the_driver_logs_them() -> None:
     machine = mi300x(gpus=1, parts=1)
     machine.fail("sys/class/kfd/kfd/topology/nodes/1/properties")
     root = machine.root()
@@ -173,14 +173,14 @@ def test_what_a_driver_logs_of_its_hardware_is_shown_in_the_same_sentence() -> N
     assert "so it is not known whether AMD GPUs are partitioned" in sentence
 
 
-def test_devices_that_are_not_published_are_said_as_the_driver_logs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpublished_devices_are_reported_as_the_driver_logs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     twice = Inventory((Device(name="a"), Device(name="a")), warnings=("odd",))
     monkeypatch.setattr(GPUPlugin, "discover", lambda _: twice)
     judged, _ = judged_options(("gpu",), mi300x().root(), "worker", options())
     assert judged.oddities == ("dra.gpu: odd", 'dra.gpu: device "a" is left out: another one has that name')
 
 
-def test_a_driver_that_may_not_open_a_file_hands_out_nothing_as_when_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_may_not_read_its_hardware_prepares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: object) -> Inventory:
         raise PermissionError(errno.EACCES, "Permission denied", "/sys/class/lamp")
 
@@ -197,13 +197,13 @@ def test_a_driver_that_pins_nothing_needs_no_nri() -> None:
     assert diagnose(facts) == ()
 
 
-def test_findings_that_stop_come_first(node: FakeNode) -> None:
+def test_findings_that_stop_pods_come_first(node: FakeNode) -> None:
     node.kubelet(reservedSystemCPUs="0-1")
     server_of(node).classes.clear()
     assert [finding.severity for finding in diagnosed(node)] == [Severity.STOPS, Severity.WARNS]
 
 
-def test_the_command_prints_findings_for_programs_and_fails_if_one_stops(node: FakeNode) -> None:
+def test_the_command_prints_json_and_fails_if_a_finding_stops_pods(node: FakeNode) -> None:
     write_machine(node.folder)
     node.kubelet(cpuManagerPolicy="static", reservedSystemCPUs="0")
     arguments = ["--root", str(node.folder), "--node-name", "worker", "--reserved-cpus", "0", "-o", "json"]
@@ -229,7 +229,7 @@ def test_the_command_fits_on_a_screen_and_says_when_nothing_is_wrong(node: FakeN
     ("root", "command_line"),
     [("/", "kubectl debug node/worker -it"), ("FOLDER", "")],
 )
-def test_a_partial_look_says_first_that_it_is_one_with_the_command_that_sees_more(
+def test_a_partial_check_says_first_which_command_sees_more(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, root: str, command_line: str
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -244,7 +244,7 @@ def test_a_partial_look_says_first_that_it_is_one_with_the_command_that_sees_mor
     assert ("kubectl debug" in out.getvalue()) is bool(command_line)
 
 
-def test_a_whole_look_does_not_say_that_it_is_partial(node: FakeNode) -> None:
+def test_a_full_check_does_not_say_that_it_is_partial(node: FakeNode) -> None:
     facts = replace(node.facts(), unseen=())
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -252,7 +252,7 @@ def test_a_whole_look_does_not_say_that_it_is_partial(node: FakeNode) -> None:
     assert "partial" not in out.getvalue()
 
 
-def test_a_real_server_is_asked_and_left_as_it_was(node: FakeNode) -> None:
+def test_a_real_server_is_asked_and_not_changed(node: FakeNode) -> None:
     write_machine(node.folder)
     with ApiServer(objects=Objects(gates_off=["DRAConsumableCapacity"])) as api:
         info = {"kubeletVersion": "v1.35.2", "containerRuntimeVersion": "containerd://2.2.1"}
@@ -263,13 +263,13 @@ def test_a_real_server_is_asked_and_left_as_it_was(node: FakeNode) -> None:
         assert api.objects.all("resourceslices") == []
     answer = json.loads(ran.stdout)
     codes = [one["code"] for one in answer["findings"]]
-    # This server turns reviews of rights down.
+    # This server refuses reviews of rights.
     assert codes == ["api-refused", "feature-gate-off", "class-missing", "no-slices"]
     assert answer["findings"][0]["what"].startswith("the driver's rights: the API server answered 422")
     assert [sentence for sentence in answer["unseen"] if "root" not in sentence] == []
 
 
-def test_relative_paths_are_of_the_working_directory_as_with_serve(
+def test_relative_paths_start_at_the_working_directory_as_with_serve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kubelet" / "plugins").mkdir(parents=True)
@@ -283,12 +283,12 @@ def test_relative_paths_are_of_the_working_directory_as_with_serve(
     ]
 
 
-def test_a_cdi_conflict_of_another_vendor_stops_nothing_of_ours(node: FakeNode) -> None:
+def test_a_cdi_conflict_of_another_vendor_does_not_stop_us(node: FakeNode) -> None:
     conflict(node)
     assert [(each.code, each.severity) for each in diagnosed(node)] == [("cdi-conflict", Severity.WARNS)]
 
 
-def test_a_cdi_conflict_of_ours_stops(node: FakeNode) -> None:
+def test_a_cdi_conflict_of_our_devices_stops_pods(node: FakeNode) -> None:
     conflict_of_ours(node)
     assert [(each.code, each.severity) for each in diagnosed(node)] == [("cdi-conflict", Severity.STOPS)]
 
@@ -313,10 +313,8 @@ def test_a_kubelet_that_hangs_on_idle_plugins_is_named(node: FakeNode, version: 
 
 @pytest.mark.parametrize("state", sorted(VECTORS.glob("cpu_manager_state-*.json")), ids=lambda path: path.stem)
 @pytest.mark.parametrize("root", [KUBELET, "var/snap/microk8s/common/var/lib/kubelet", "var/lib/k0s/kubelet"])
-def test_a_static_cpu_manager_is_seen_where_kubelet_has_no_configuration_file(
-    node: FakeNode, state: Path, root: str
-) -> None:
-    # k3s and MicroK8s have kubelet in a process of their own name.
+def test_a_static_cpu_manager_is_found_without_a_configuration_file(node: FakeNode, state: Path, root: str) -> None:
+    # On k3s and MicroK8s kubelet is part of a process with their name.
     (node.folder / KUBELET / "config.yaml").unlink()
     (node.folder / KUBELET / "cpu_manager_state").unlink()
     node.options["kubelet_root"] = f"/{KUBELET}"
@@ -329,10 +327,8 @@ def test_a_static_cpu_manager_is_seen_where_kubelet_has_no_configuration_file(
 
 
 @pytest.mark.parametrize(("configured", "state"), [("static", "none"), ("none", "static")])
-def test_a_cpu_manager_with_another_policy_in_its_state_than_in_its_configuration_is_named(
-    node: FakeNode, configured: str, state: str
-) -> None:
-    # kubelet does not start until the file is removed.
+def test_a_cpu_manager_state_with_another_policy_is_named(node: FakeNode, configured: str, state: str) -> None:
+    # kubelet does not start until that file is removed.
     config = node.folder / KUBELET / "config.yaml"
     config.write_text(f"{config.read_text()}\ncpuManagerPolicy: {configured}\n")
     node.write(f"{KUBELET}/cpu_manager_state", f'{{"policyName":"{state}","defaultCpuSet":"0-3","checksum":0}}')
@@ -341,14 +337,14 @@ def test_a_cpu_manager_with_another_policy_in_its_state_than_in_its_configuratio
     assert "cpu_manager_state and restart kubelet" in finding.fault.fix
 
 
-def test_a_static_memory_manager_is_seen_in_its_state(node: FakeNode) -> None:
+def test_a_static_memory_manager_is_found_by_its_state(node: FakeNode) -> None:
     node.write(f"{KUBELET}/memory_manager_state", '{"policyName":"Static","machineState":{},"checksum":0}')
     (finding,) = diagnosed(node)
     assert finding.code == "kubelet-memory-manager-static"
     assert "memory_manager_state" in finding.fault.what
 
 
-def test_drop_in_files_in_folders_count_and_null_takes_a_value_back(node: FakeNode) -> None:
+def test_drop_in_files_in_folders_count_and_null_resets_a_value(node: FakeNode) -> None:
     node.process(f"--config=/{KUBELET}/config.yaml", "--config-dir=/etc/kubelet.d")
     node.write("etc/kubelet.d/10/a.conf", "cpuManagerPolicy: static\ntopologyManagerPolicy: restricted\n")
     node.write("etc/kubelet.d/20.conf", "topologyManagerPolicy: null\n")
@@ -361,7 +357,7 @@ def test_kubelets_flags_may_have_underscores(node: FakeNode, flag: str) -> None:
     assert [finding.code for finding in diagnosed(node)] == ["kubelet-cpu-manager-static"]
 
 
-def test_gates_are_read_as_go_reads_booleans(node: FakeNode) -> None:
+def test_feature_gates_are_parsed_like_go_booleans(node: FakeNode) -> None:
     node.process(f"--config=/{KUBELET}/config.yaml", "--feature-gates=DynamicResourceAllocation=1")
     assert diagnosed(node) == ()
     node.process(
@@ -370,19 +366,19 @@ def test_gates_are_read_as_go_reads_booleans(node: FakeNode) -> None:
     assert [finding.code for finding in diagnosed(node)] == ["kubelet-gate-off"]
 
 
-def test_a_kubelet_root_is_compared_cleaned(node: FakeNode) -> None:
+def test_a_kubelet_root_is_normalized_before_it_is_compared(node: FakeNode) -> None:
     node.process("--root-dir=/var/lib/./kubelet/")
     assert diagnosed(node) == ()
 
 
-def test_every_file_below_crios_folder_counts_whatever_its_suffix(node: FakeNode) -> None:
+def test_every_file_in_crios_folder_counts_whatever_its_suffix(node: FakeNode) -> None:
     node.silence()
     crio(node, "")
     node.write("etc/crio/crio.conf.d/99-more/nri", "[crio.nri]\nenable_nri = false\n")
     assert "nri-off" in [finding.code for finding in diagnosed(node)]
 
 
-def test_the_configuration_of_the_running_crio_is_read_rather_than_another(node: FakeNode) -> None:
+def test_the_configuration_of_the_running_crio_is_read(node: FakeNode) -> None:
     node.silence()
     crio(node, "")
     node.runtime("crio", "--config-dir=/etc/other")

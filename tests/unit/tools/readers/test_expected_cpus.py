@@ -46,7 +46,7 @@ class Case:
 
 
 def record(uid: str, cpus: str, *requests: tuple[str, str], sharing: CPUSharing = CPUSharing.CONTAINER) -> Record:
-    """A claim with its CPUs, and the CPUs of each of its requests where it has several."""
+    """A claim with its CPUs, and with the CPUs of each request if it has several."""
     state = treatment_state(CPUPolicy(sharing=sharing), CPUSet())
     parts = tuple(
         Grant(
@@ -122,7 +122,7 @@ def by_verify(case: Case, folder: Path) -> str | None:
 
 def by_explain(case: Case, folder: Path) -> str | None:
     files = machine(case, folder)
-    # kubelet names every CDI device of a claim, whichever of its requests a container has.
+    # kubelet names every CDI device of a claim, whichever of its requests a container uses.
     uses = tuple(ClaimUse("default", "pod-a", "main", uid, frozenset()) for uid in case.has)
     first, *_ = case.records
     claims = ContainerClaims(case.records, uses, {})
@@ -133,7 +133,7 @@ def by_explain(case: Case, folder: Path) -> str | None:
 
 
 def machine(case: Case, folder: Path) -> Root:
-    """The files of a machine on which the container runs on all CPUs."""
+    """The files of a machine on which the container may run on all CPUs."""
     env = [entry for one in case.records if one.uid in case.has and one.edits for entry in one.edits.env]
     for one in case.records:
         env += [entry for index in case.has.get(one.uid) or () for entry in _edits(one, index).env]
@@ -158,13 +158,13 @@ def _edits(of: Record, index: int) -> ContainerEdits:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("user", [by_enforcement, by_verify, by_explain])
-def test_a_container_is_expected_on_the_same_cpus_by_all(
+def test_enforcement_verify_and_explain_expect_the_same_cpus(
     user: Callable[[Case, Path], str | None], case: Case, tmp_path: Path
 ) -> None:
     assert user(case, tmp_path) == case.expected
 
 
-def test_results_count_as_parts_only_if_all_of_them_have_cpus_of_their_own(tmp_path: Path) -> None:
+def test_results_are_told_apart_only_if_each_has_its_own_cpus(tmp_path: Path) -> None:
     first, second = PARTS.grants
     mixed = msgspec.structs.replace(PARTS, grants=(first, msgspec.structs.replace(second, cpus=None, edits=None)))
     case = replace(CASES["one request"], records=(mixed,), expected="0-2")

@@ -1,4 +1,4 @@
-"""Processes as `/proc` shows them: those that end meanwhile are left out, those that cannot be looked into are not."""
+"""Reading processes from `/proc`: those that end meanwhile are left out, those that cannot be read are reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HIDDEN = (errno.EACCES, errno.EMFILE)
 
 
 def machine() -> Kernel:
-    """One process of one thread beside a container."""
+    """One process with one thread, outside of any container."""
     status = "Name:\tjob\nState:\tS (sleeping)\nPPid:\t1\nCpus_allowed_list:\t0-3"
     return Kernel(
         {
@@ -59,7 +59,7 @@ LOOKS: tuple[tuple[Callable[[Root], object], tuple[str, ...]], ...] = (
 
 @pytest.mark.parametrize("error", HIDDEN)
 @pytest.mark.parametrize(("look", "path"), [(look, path) for look, paths in LOOKS for path in paths])
-def test_a_process_that_cannot_be_looked_into_is_not_taken_for_one_that_has_ended(
+def test_an_unreadable_process_is_not_taken_for_an_ended_one(
     look: Callable[[Root], object], path: str, error: int
 ) -> None:
     root = machine()
@@ -71,7 +71,7 @@ def test_a_process_that_cannot_be_looked_into_is_not_taken_for_one_that_has_ende
 
 @pytest.mark.parametrize("error", ENDED)
 @pytest.mark.parametrize("path", ["proc", "proc/7/status"])
-def test_a_process_that_ends_meanwhile_and_a_machine_without_any_are_nothing_to_speak_of(path: str, error: int) -> None:
+def test_ended_processes_are_skipped_without_an_error(path: str, error: int) -> None:
     root = machine()
     root.unread[path] = error
     assert list(processes(root)) == []
@@ -93,7 +93,7 @@ class Ending(Kernel):
                     self.files[each] = self.files[each].replace("S (sleeping)", "Z (zombie)")
                 elif each.endswith("/cgroup"):
                     self.files[each] = "0::/"
-        # A zombie has no memory, so no variables either.
+        # A zombie has no memory any more, and so no environment variables either.
         return b"" if self.zombie and path.endswith("/environ") else super().read_bytes(path)
 
 
@@ -101,14 +101,14 @@ class Ending(Kernel):
 @pytest.mark.parametrize(
     ("look", "path"), [(whole, "proc/7/cgroup"), (whole, "proc/7/environ"), (ran_last, "proc/7/cgroup")]
 )
-def test_a_process_that_ends_after_its_status_was_read_is_left_out_and_not_taken_for_a_hidden_one(
+def test_a_process_that_ends_while_it_is_read_is_left_out(
     look: Callable[[Root], object], path: str, *, zombie: bool
 ) -> None:
     assert look(machine())
     assert look(Ending(path, zombie=zombie)) == []
 
 
-def test_a_process_of_which_only_the_variables_are_hidden_is_listed_without_them() -> None:
+def test_a_process_with_hidden_variables_is_listed_without_them() -> None:
     root = machine()
     root.unread["proc/7/environ"] = errno.EACCES
     (process,) = processes(root)
@@ -129,9 +129,7 @@ def test_threads_are_counted_unless_they_have_ended_or_are_hidden() -> None:
     ("path", "what"),
     [(CPUS, f"the CPUs of the container in {CONTAINER.removeprefix('sys/fs/cgroup/')}"), (POD, f"/{POD}")],
 )
-def test_a_container_whose_cgroup_cannot_be_read_is_not_taken_for_one_that_has_ended(
-    path: str, what: str, error: int
-) -> None:
+def test_a_container_with_an_unreadable_cgroup_has_not_ended(path: str, what: str, error: int) -> None:
     root = machine()
     assert [each.cpus for each in containers_of(root, Cgroups(root), "p-1")] == [CPUSet((2, 3))]
     root.unread[path] = error
@@ -140,7 +138,7 @@ def test_a_container_whose_cgroup_cannot_be_read_is_not_taken_for_one_that_has_e
 
 
 @pytest.mark.parametrize("error", [errno.ENOENT, errno.ENODEV])
-def test_a_container_whose_cgroup_goes_meanwhile_has_ended(error: int) -> None:
+def test_a_container_whose_cgroup_disappears_has_ended(error: int) -> None:
     root = machine()
     root.unread[CPUS] = error
     assert list(containers_of(root, Cgroups(root), "p-1")) == []

@@ -1,4 +1,4 @@
-"""Every rule of `doctor` with a fault that was planted for it: named, with what mends it."""
+"""Every rule of `doctor` finds the fault that was seeded for it, and says how to fix it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tests.fakes.doctor_faults import ALSO, FAULTS
 from tests.fakes.doctor_seeds import ledger, quiet_claim_since, thread
 
 
-def test_a_healthy_node_has_no_findings_and_everything_was_seen(node: FakeNode) -> None:
+def test_a_healthy_node_has_no_findings_and_nothing_unseen(node: FakeNode) -> None:
     node.prepare()
     facts = node.facts()
     assert diagnose(facts) == ()
     assert [sentence for sentence in facts.unseen if "not root" not in sentence] == []
 
 
-def test_threads_on_quiet_cpus_are_named_by_where_each_may_run(node: FakeNode) -> None:
+def test_threads_that_may_run_on_quiet_cpus_are_named(node: FakeNode) -> None:
     quiet_claim_since(node)
     (held,) = (each.held for each in Ledger(ledger(node)).read().records)
     first, elsewhere = held.first(), next(cpu for cpu in range(8) if cpu not in held)
-    # Of a process that keeps off, one thread has an affinity of its own; another ran there once and may not any more.
+    # One thread of a process that otherwise keeps off is pinned there; another has run there and no longer may.
     thread(node, 20, elsewhere, "main", str(elsewhere))
     thread(node, 20, first, "poller", str(first))
     thread(node, 21, first, "moved", str(elsewhere))
-    # The kernel's: one that may run anywhere, one that belongs to the CPU.
+    # Kernel threads: one that may run anywhere, and one that belongs to the CPU.
     thread(node, 22, first, "jbd2/vda-8", "0-7", parent=2, ticks=900)
     thread(node, 23, first, "ksoftirqd/0", str(first), parent=2)
     (finding,) = diagnosed(node)
@@ -46,7 +46,7 @@ def test_threads_of_a_pod_groups_containers_do_not_disturb_its_claim(node: FakeN
     assert finding.fault.what.endswith("last to run there: stranger (process 21)"), finding
 
 
-def test_what_is_not_seen_of_quiet_cpus_is_said(node: FakeNode) -> None:
+def test_what_cannot_be_seen_of_quiet_cpus_is_reported(node: FakeNode) -> None:
     quiet_claim_since(node, interrupts={"24": 3})
     node.write("proc/2/status", "Name:\tbash\nPPid:\t1\nCpus_allowed_list:\t0-7\n")
     facts = node.facts()
@@ -58,9 +58,7 @@ def test_what_is_not_seen_of_quiet_cpus_is_said(node: FakeNode) -> None:
 
 
 @pytest.mark.parametrize("hidden", ["2", "20"])
-def test_threads_that_may_not_be_looked_into_are_not_taken_for_none(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch, hidden: str
-) -> None:
+def test_unreadable_threads_are_reported(node: FakeNode, monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
     quiet_claim_since(node)
     thread(node, 20, 4, "poller", "0-7")
     forbid(monkeypatch, node.folder / "proc" / hidden)
@@ -69,7 +67,7 @@ def test_threads_that_may_not_be_looked_into_are_not_taken_for_none(
     assert "Permission denied" in sentence
 
 
-# What `doctor --all-nodes` alone sees: test_doctor_fleet.py.
+# What only `doctor --all-nodes` sees is tested in test_doctor_fleet.py.
 OF_ALL_NODES = {"driver-pod-missing", "pods-unseen", "driver-left-out", "two-daemonsets"}
 
 

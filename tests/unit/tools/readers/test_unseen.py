@@ -1,4 +1,4 @@
-"""What `doctor` cannot see, or sees in another form than it knows, is said and not judged."""
+"""What `doctor` cannot see, or does not understand, is reported and not judged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dranode.tools.diagnosis.rules import diagnose
 from tests.fakes.doctor import KUBELET, NRI, VALIDATOR, FakeNode, diagnosed, forbid, server_of
 
 
-def test_what_cannot_be_seen_is_said_and_not_judged(node: FakeNode) -> None:
+def test_what_cannot_be_seen_is_reported_and_not_judged(node: FakeNode) -> None:
     node.server = None
     (node.folder / KUBELET / "config.yaml").unlink()
     node.write("etc/containerd/config.toml", "version = 2\n")
@@ -38,7 +38,7 @@ def test_what_cannot_be_seen_is_said_and_not_judged(node: FakeNode) -> None:
         ("proc", ["/proc may not be listed"]),
     ],
 )
-def test_what_may_not_be_looked_into_is_said_and_not_judged(
+def test_what_may_not_be_read_is_reported_and_not_judged(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, folder: str, told: list[str]
 ) -> None:
     node.process(*(["--config-dir=/etc/kubelet.d"] if "kubelet.d" in folder else []))
@@ -61,7 +61,7 @@ def test_what_may_not_be_looked_into_is_said_and_not_judged(
         ("proc", "/proc cannot be listed"),
     ],
 )
-def test_folders_that_cannot_be_listed_are_not_taken_for_empty_ones(
+def test_unreadable_folders_are_not_taken_for_empty_ones(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, folder: str, told: str
 ) -> None:
     node.process("--config-dir=/etc/kubelet.d")
@@ -82,7 +82,7 @@ def test_folders_that_cannot_be_listed_are_not_taken_for_empty_ones(
     assert [each for each in facts.unseen if told in each and "Input/output error" in each]
 
 
-def test_a_file_system_that_does_not_say_how_full_it_is_is_named(node: FakeNode) -> None:
+def test_a_file_system_of_unknown_fill_level_is_named(node: FakeNode) -> None:
     def failing(path: str) -> os.statvfs_result:
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
@@ -92,9 +92,7 @@ def test_a_file_system_that_does_not_say_how_full_it_is_is_named(node: FakeNode)
     assert "how full the file system of /var/lib/kubelet/plugins is: Input/output error" in facts.unseen
 
 
-def test_the_state_of_the_cpu_manager_that_may_not_be_read_is_not_taken_for_the_configured_policy(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_cpu_manager_state_is_reported(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     state = node.folder / KUBELET / "cpu_manager_state"
     state.unlink()
     assert not [each for each in node.facts().unseen if "CPU manager" in each]
@@ -111,7 +109,7 @@ def test_the_state_of_the_cpu_manager_that_may_not_be_read_is_not_taken_for_the_
     assert "/var/lib/kubelet/cpu_manager_state cannot be read (Permission denied)" in sentence
 
 
-# A file -> its content, and the sentences with which doctor says that it was not read.
+# A file -> its content, and the sentences with which doctor reports that it could not be read.
 UNREAD = {
     "sys/fs/cgroup/cgroup.controllers": (
         "cpuset cpu\n",
@@ -125,7 +123,7 @@ UNREAD = {
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
 @pytest.mark.parametrize("path", UNREAD)
-def test_a_file_that_does_not_read_is_not_taken_for_one_that_is_not_there(
+def test_an_unreadable_file_is_not_taken_for_a_missing_one(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, path: str, number: int
 ) -> None:
     text, told = UNREAD[path]
@@ -140,20 +138,20 @@ def test_a_file_that_does_not_read_is_not_taken_for_one_that_is_not_there(
 
     monkeypatch.setattr(os, "open", guarded)
     facts = node.facts()
-    # The driver itself may hand out nothing without.
+    # Without this one, the driver itself may prepare nothing.
     assert {finding.code for finding in diagnose(facts)} <= {"hardware-unread"}
     sentences = [each for each in facts.unseen if each.startswith(tuple(told))]
     assert sorted(sentences) == sorted(f"{each}/{path} cannot be read: {os.strerror(number)}" for each in told)
 
 
-def test_cpus_that_the_kernel_writes_in_another_form_are_not_taken_for_none(node: FakeNode) -> None:
+def test_unexpected_cpu_lists_of_the_kernel_are_reported(node: FakeNode) -> None:
     node.write("sys/devices/system/cpu/nohz_full", "(null)\n")
     assert not [each for each in node.facts().unseen if "nohz_full" in each]
     node.write("sys/devices/system/cpu/nohz_full", "all\n")
     assert [each for each in node.facts().unseen if "which CPUs are nohz_full: " in each]
 
 
-def test_a_label_of_selinux_without_the_word_whether_it_is_enforced_is_said(node: FakeNode) -> None:
+def test_an_selinux_label_of_unknown_enforcement_is_reported(node: FakeNode) -> None:
     node.write("proc/self/attr/current", "system_u:system_r:spc_t:s0\0")
     assert not [each for each in node.facts().unseen if "SELinux" in each]
     node.write("proc/self/attr/current", "system_u:system_r:container_t:s0:c1,c2\0")
@@ -165,7 +163,7 @@ def test_a_label_of_selinux_without_the_word_whether_it_is_enforced_is_said(node
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"policyName"', "[]", "{}", '{"policyName":3}'])
-def test_a_damaged_state_of_the_cpu_manager_is_not_taken_for_the_configured_policy(node: FakeNode, text: str) -> None:
+def test_a_damaged_cpu_manager_state_is_reported(node: FakeNode, text: str) -> None:
     (node.folder / KUBELET / "cpu_manager_state").write_text(text)
     (sentence,) = (each for each in node.facts().unseen if "CPU manager" in each)
     assert "/var/lib/kubelet/cpu_manager_state does not name one" in sentence
@@ -221,9 +219,7 @@ def test_kubelets_damaged_records_of_pods_are_named(node: FakeNode, name: str) -
 
 
 @pytest.mark.parametrize("told", ["containerd://1.7.24", "containerd://2.2.1", "cri-o://1.29.4", "cri-o://1.35.1", ""])
-def test_a_runtime_configuration_that_is_not_to_be_seen_is_not_taken_for_the_defaults(
-    node: FakeNode, told: str
-) -> None:
+def test_a_hidden_runtime_configuration_is_not_taken_for_defaults(node: FakeNode, told: str) -> None:
     server_of(node).nodes["worker"]["containerRuntimeVersion"] = told
     (node.folder / "etc/containerd/config.toml").unlink()
     facts = node.facts()
@@ -233,7 +229,7 @@ def test_a_runtime_configuration_that_is_not_to_be_seen_is_not_taken_for_the_def
     assert ("NRI is on" in unseen) is True
 
 
-# What doctor looks at, as a path of the node -> what is told where it is not there. Nothing else is found for it.
+# What doctor reads, as a path on the node -> the only findings that there are if that path is missing.
 INPUTS = {
     f"{KUBELET}/config.yaml": set[str](),
     f"{KUBELET}/cpu_manager_state": set[str](),
@@ -255,7 +251,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("path", INPUTS)
-def test_what_is_not_there_is_judged_by_itself_alone(node: FakeNode, path: str) -> None:
+def test_a_missing_path_has_no_other_findings(node: FakeNode, path: str) -> None:
     gone = node.folder / path
     if gone.is_dir():
         shutil.rmtree(gone)
@@ -264,9 +260,7 @@ def test_what_is_not_there_is_judged_by_itself_alone(node: FakeNode, path: str) 
     assert {finding.code for finding in diagnosed(node)} == INPUTS[path]
 
 
-def test_specs_that_may_not_be_looked_at_are_not_called_missing(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_specs_are_not_called_missing(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.prepare()
     forbid(monkeypatch, node.folder / "run" / "cdi")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -285,7 +279,7 @@ def test_specs_that_may_not_be_looked_at_are_not_called_missing(
         f'[plugins."{NRI}"]\ndefault_validator = 3',
     ],
 )
-def test_a_runtime_file_of_another_form_is_said_and_not_judged(node: FakeNode, text: str) -> None:
+def test_a_runtime_file_of_another_format_is_reported_and_not_judged(node: FakeNode, text: str) -> None:
     node.write("etc/containerd/config.toml", text)
     facts = node.facts()
     assert diagnose(facts) == ()
@@ -293,21 +287,21 @@ def test_a_runtime_file_of_another_form_is_said_and_not_judged(node: FakeNode, t
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "featureGates: [3]", "featureGates: 3", "reservedSystemCPUs: [x]"])
-def test_a_kubelet_file_of_another_form_is_said_and_not_judged(node: FakeNode, text: str) -> None:
+def test_a_kubelet_file_of_another_format_is_reported_and_not_judged(node: FakeNode, text: str) -> None:
     node.write(f"{KUBELET}/config.yaml", text)
     facts = node.facts()
     assert diagnose(facts) == ()
     assert any("kubelet's configuration" in sentence for sentence in facts.unseen)
 
 
-def test_a_key_that_stands_twice_in_kubelets_file_is_said_and_not_judged(node: FakeNode) -> None:
+def test_a_duplicate_key_in_kubelets_file_is_reported_and_not_judged(node: FakeNode) -> None:
     node.write(f"{KUBELET}/config.yaml", "cpuManagerPolicy: static\ncpuManagerPolicy: none\n")
     facts = node.facts()
     assert diagnose(facts) == ()
     assert any('the key "cpuManagerPolicy" is given twice' in sentence for sentence in facts.unseen)
 
 
-def test_every_answer_of_the_server_may_be_missing_and_nothing_is_judged_by_that(node: FakeNode) -> None:
+def test_nothing_is_judged_by_a_missing_answer_of_the_server(node: FakeNode) -> None:
     answers = server_of(node)
     node.facts()
     damages: list[object] = [None, {}, {"kind": "Status"}, [], "text"]
@@ -319,7 +313,7 @@ def test_every_answer_of_the_server_may_be_missing_and_nothing_is_judged_by_that
             assert len(facts.unseen) > (os.geteuid() != 0), path
 
 
-def test_a_named_configuration_of_kubelet_that_is_missing_is_not_taken_for_its_defaults(
+def test_a_missing_kubelet_configuration_is_not_taken_for_defaults(
     node: FakeNode,
 ) -> None:
     node.process("--config=/etc/kubernetes/kubelet.yaml")
@@ -328,7 +322,7 @@ def test_a_named_configuration_of_kubelet_that_is_missing_is_not_taken_for_its_d
     assert any("/etc/kubernetes/kubelet.yaml cannot be read" in sentence for sentence in facts.unseen)
 
 
-def test_a_runtime_file_that_is_no_toml_is_a_finding_of_its_own_with_its_place(node: FakeNode) -> None:
+def test_a_runtime_file_that_is_not_toml_is_a_finding_with_the_line(node: FakeNode) -> None:
     node.write("etc/containerd/config.toml", "version = \n")
     facts = node.facts()
     assert facts.runtime is None
@@ -336,7 +330,7 @@ def test_a_runtime_file_that_is_no_toml_is_a_finding_of_its_own_with_its_place(n
     assert "/etc/containerd/config.toml is not TOML" in finding.fault.what
 
 
-def test_a_server_that_answers_nothing_leaves_the_rest_to_be_judged(node: FakeNode) -> None:
+def test_the_rest_is_judged_even_if_objects_are_missing_or_refused(node: FakeNode) -> None:
     server_of(node).nodes.clear()
     server_of(node).denied.add("list resourceslices")
     codes = [finding.code for finding in diagnosed(node)]
@@ -346,24 +340,22 @@ def test_a_server_that_answers_nothing_leaves_the_rest_to_be_judged(node: FakeNo
 @pytest.mark.parametrize(
     "files",
     [
-        # AllowedCPUs= of its slice is a matter of cgroups, and a pod has another one.
+        # AllowedCPUs= of its slice only limits its cgroup, and a pod has another cgroup.
         {"sys/fs/cgroup/system.slice/cpuset.cpus.effective": "0-3\n"},
-        # The kernel keeps all of user space off isolated CPUs, until a cgroup has them.
+        # The kernel keeps all user processes off isolated CPUs, until a cgroup includes them.
         {"sys/devices/system/cpu/isolated": "4-7\n"},
-        # Until Linux 6.2 a process that is moved to a cgroup gets all of its CPUs.
+        # Until Linux 6.2 a process that is moved into a cgroup gets all CPUs of that cgroup.
         {"proc/sys/kernel/osrelease": "6.1.0-18-amd64\n"},
     ],
 )
-def test_a_runtime_on_few_cpus_without_an_affinity_of_its_own_is_no_finding(
-    node: FakeNode, files: dict[str, str]
-) -> None:
+def test_a_runtime_on_few_cpus_without_its_own_affinity_is_fine(node: FakeNode, files: dict[str, str]) -> None:
     node.allowed(99, "dockerd", "0-3")
     for path, text in files.items():
         node.write(path, text)
     assert "affinity-inherited" not in {finding.code for finding in diagnose(node.facts())}
 
 
-def test_a_runtime_whose_affinity_is_not_to_be_seen_is_not_judged(node: FakeNode) -> None:
+def test_a_runtime_with_a_hidden_affinity_is_not_judged(node: FakeNode) -> None:
     (node.folder / "proc/99/status").unlink()
     facts = node.facts()
     assert "with which CPU affinity dockerd runs: its status or its cgroup cannot be read" in facts.unseen
@@ -372,7 +364,7 @@ def test_a_runtime_whose_affinity_is_not_to_be_seen_is_not_judged(node: FakeNode
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["a known runtime", "an unknown runtime"])
-def test_a_link_to_itself_in_place_of_the_runtimes_configuration_is_reported(node: FakeNode, *, known: bool) -> None:
+def test_a_symlink_loop_as_the_runtimes_configuration_is_reported(node: FakeNode, *, known: bool) -> None:
     if not known:
         node.server = None
     _link_to_itself(node.folder / "etc/containerd/config.toml")
@@ -382,7 +374,7 @@ def test_a_link_to_itself_in_place_of_the_runtimes_configuration_is_reported(nod
     ]
 
 
-def test_a_link_to_itself_in_place_of_a_ledger_stops_the_driver(node: FakeNode) -> None:
+def test_a_symlink_loop_as_a_ledger_stops_the_driver(node: FakeNode) -> None:
     _link_to_itself(node.folder / KUBELET / "plugins/dra.cpu/ledger.db")
     assert "ledger-unusable" in {finding.code for finding in diagnosed(node)}
 
