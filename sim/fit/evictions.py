@@ -35,7 +35,8 @@ class EvictionPlan:
         pods: the pods, `<namespace>/<name>`, lowest priority first.
         priorities: the priorities of these pods.
         least: whether it is proven that fewer evictions do not make room on any node.
-        preemption: whether kube-scheduler may preempt all of them itself, because their priorities are lower.
+        preemption: whether kube-scheduler may preempt all of them itself, because their priorities are lower and the
+            pod needs no device of theirs.
     """
 
     node: str
@@ -62,10 +63,10 @@ def evictions_for(scheduler: Scheduler, state: ClusterState, demand: PodDemand) 
         plans = list(trials.plans(roomy, count))
         if plans:
             best = min(plans, key=_cost)
-            return _plan(best, demand, least=True)
+            return trials.plan(best, least=True)
         if trials.exhausted:
             break
-    return _plan(min(bounds, key=_cost), demand, least=False)
+    return trials.plan(min(bounds, key=_cost), least=False)
 
 
 def candidates_by_node(
@@ -129,6 +130,20 @@ class _Trials:
                 victims = fewer
         return node, tuple(victims)
 
+    def plan(self, victims: _Victims, *, least: bool) -> EvictionPlan:
+        """Return the plan to evict these pods; kube-scheduler preempts none for their devices (KEP-5690)."""
+        node, pods = victims
+        ordered = sorted(pods, key=lambda pod: (pod.pod.priority, pod.pod.key))
+        keys, priorities = tuple(pod.pod.key for pod in ordered), tuple(pod.pod.priority for pod in ordered)
+        preempts = self._demand.pod.spec.preemption_policy != "Never"
+        if preempts and all(priority < self._demand.pod.priority for priority in priorities):
+            state = self._of(node)
+            without = state.without_pods(frozenset(keys), keep_claims=True)
+            preempts = self._scheduler.suits(without, self._demand, node)
+        else:
+            preempts = False
+        return EvictionPlan(node, keys, priorities, least, preempts)
+
     def _of(self, node: str) -> ClusterState:
         if self._alone is None:
             return self._state
@@ -139,15 +154,6 @@ class _Trials:
 
 def _cost(victims: _Victims) -> tuple[int, list[int]]:
     return len(victims[1]), sorted((pod.pod.priority for pod in victims[1]), reverse=True)
-
-
-def _plan(victims: _Victims, demand: PodDemand, *, least: bool) -> EvictionPlan:
-    node, pods = victims
-    ordered = sorted(pods, key=lambda pod: (pod.pod.priority, pod.pod.key))
-    priorities = tuple(pod.pod.priority for pod in ordered)
-    may_preempt = demand.pod.spec.preemption_policy != "Never"
-    preemption = may_preempt and all(priority < demand.pod.priority for priority in priorities)
-    return EvictionPlan(node, tuple(pod.pod.key for pod in ordered), priorities, least, preemption)
 
 
 # Pods and the nodes where they are placed, in this order. The order matters, because the allocator takes the first

@@ -20,6 +20,7 @@ from dranode.sim.fit.dump import NEEDED, ClusterDump
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import PodAffinity, PodAffinityTerm, SchedulingPod
+from dranode.sim.scheduler.scores import DEVICES
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 # `minFeasibleNodesToFind` and `minFeasibleNodesPercentageToFind` of kube-scheduler: in smaller clusters it looks at all
@@ -90,12 +91,16 @@ def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterat
 
 def _preemption(dump: ClusterDump, pod: SchedulingPod, choice: PodChoice) -> Iterator[str]:
     least = dump.least_important
-    helps = any(not group.hopeless for group in choice.groups)
-    if helps and least is not None and least < pod.priority and pod.spec.preemption_policy != "Never":
+    if least is None or least >= pod.priority or pod.spec.preemption_policy == "Never":
+        return
+    refused_by = {group.nearest.refusal.plugin for group in choice.groups if not group.hopeless}
+    if refused_by - {DEVICES}:
         yield (
             "kube-scheduler may preempt pods of lower priority to make room for it; dranode does not, but --evict "
             "shows which pods could be evicted"
         )
+    elif refused_by:
+        yield "kube-scheduler preempts no pods for their devices (KEP-5690); --evict shows which could be evicted"
 
 
 def _images(dump: ClusterDump, pod: SchedulingPod) -> Iterator[str]:

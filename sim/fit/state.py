@@ -99,14 +99,14 @@ class ClusterState:
             _users=self._users.replaced({claim: self.users(claim) | {pod.key} for claim in demand.entries.values()}),
         )
 
-    def without_pods(self, keys: frozenset[str]) -> ClusterState:
-        """Return the state without some pods; the devices of claims that no other pod uses are released."""
+    def without_pods(self, keys: frozenset[str], *, keep_claims: bool = False) -> ClusterState:
+        """Return the state without some pods; the devices of claims that no other pod uses are released, or kept."""
         gone = [self.demands[key] for key in keys]
         used = {claim for demand in gone for claim in demand.entries.values()}
         freed = {
             claim: self.allocations[claim]
             for claim in used - self.reserved
-            if claim in self.allocations and self.users(claim) <= keys
+            if claim in self.allocations and self.users(claim) <= keys and not keep_claims
         }
         names = {demand.pod.spec.node_name for demand in gone}
         changed = {name: self.nodes[name].without(keys) for name in names if name in self.nodes}

@@ -86,7 +86,25 @@ def test_of_as_many_evictions_those_of_the_lowest_priority_are_taken() -> None:
     questions = questions_of(*documents, pod_document("large", claims=["t-1"], priority=10))
     plan = evictions_for(questions.scheduler, questions.state, waiting(questions))
     assert plan is not None
-    assert (plan.pods, plan.priorities, plan.preemption) == (("default/low",), (3,), True)
+    assert (plan.pods, plan.priorities, plan.preemption) == (("default/low",), (3,), False)
+
+
+@pytest.mark.parametrize(
+    ("victim", "spec", "preempts"),
+    [
+        (pod_document("low", "6", node="a"), {}, True),
+        (pod_document("low", "6", node="a", priority=10), {}, False),
+        (pod_document("low", "6", node="a"), {"preemptionPolicy": "Never"}, False),
+    ],
+    ids=["CPUs", "as important", "never"],
+)
+def test_kube_scheduler_preempts_for_cpus_what_it_would_not_for_devices(
+    victim: Document, spec: dict[str, Any], *, preempts: bool
+) -> None:
+    questions = questions_of(*gpu_nodes(a=1), victim, pod_document("large", "4", claims=["t-1"], priority=10, **spec))
+    plan = evictions_for(questions.scheduler, questions.state, waiting(questions))
+    assert plan is not None
+    assert (plan.pods, plan.preemption) == (("default/low",), preempts)
 
 
 def test_what_is_more_important_and_what_comes_back_by_itself_stays() -> None:

@@ -162,6 +162,15 @@ def test_that_kube_scheduler_may_preempt_is_said_where_an_eviction_may_help() ->
     assert not preempts(node, bound, pod_document("p", "2", priority=1, preemptionPolicy="Never"))
 
 
+def test_that_kube_scheduler_preempts_no_pods_for_their_devices_is_said() -> None:
+    held = [claim_document("held", on=("a", "gpu-0"), users=["b"]), pod_document("b", claims=["held"], node="a")]
+    waits = [claim_document("mine"), pod_document("p", claims=["mine"], priority=1)]
+    (answer,) = answers(node_document("a"), slice_document("a"), CLASS, *held, *waits)
+    assert answer.notes == (
+        "kube-scheduler preempts no pods for their devices (KEP-5690); --evict shows which could be evicted",
+    )
+
+
 def test_what_is_odd_about_an_allocation_is_said_of_its_pod() -> None:
     slices = slice_document(
         "a", [{"name": "far", "bindingConditions": ["attached"], "bindingFailureConditions": ["lost"]}]
