@@ -40,10 +40,10 @@ def left(folder: Path) -> set[str]:
     [
         (b"{", "is not YAML"),
         (b"\x00\x01\xff", ""),
-        (b"", "no current-context is set"),
+        (b"", "it has no contexts"),
         (b"- a\n- b\n", ""),
-        (b"clusters: 7", "clusters: expected"),
-        (b"current-context: missing", 'there is no context "missing"'),
+        (b"clusters: 7", "clusters: a list is expected"),
+        (b"current-context: missing", "it has no contexts"),
     ],
 )
 def test_an_invalid_kubeconfig_is_a_usage_error_and_creates_no_folder(
