@@ -28,14 +28,9 @@ from dranode.driver.nri.state import ALONE, EnforcementStatus, Instance, Runtime
 from dranode.driver.nri.unsolicited import Unsolicited
 from dranode.driver.nri.verifier import StartGate, Verifier, limits_in_time
 from dranode.driver.pinning import enforcement
-from dranode.driver.pinning.container_index import (
-    Containers,
-    Drift,
-    claims_of,
-    drifted,
-    effective_of,
-)
+from dranode.driver.pinning.container_index import Containers, claims_of, effective_of
 from dranode.driver.pinning.containers import Container, ContainerUpdate, Pinned, Resources
+from dranode.driver.pinning.drift import Drift, drifted
 from dranode.driver.pinning.enforcement import CreationRefused
 from dranode.driver.pinning.identity import Ask, Evidence
 from dranode.driver.pinning.refusals import start_refusal

@@ -15,8 +15,9 @@ from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.state import RuntimeState
 from dranode.driver.nri.verifier import limits_in_time
-from dranode.driver.pinning.container_index import Containers, overruled, to_compare
+from dranode.driver.pinning.container_index import Containers
 from dranode.driver.pinning.containers import Container
+from dranode.driver.pinning.drift import overruled, to_compare
 from dranode.driver.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
 from dranode.driver.pinning.snapshot import PinSnapshot
 

@@ -10,8 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.driver.nri.events import RuntimePeer
-from dranode.driver.pinning.container_index import ContainerChange, Containers, Drift, drifted
+from dranode.driver.pinning.container_index import ContainerChange, Containers
 from dranode.driver.pinning.containers import ContainerUpdate
+from dranode.driver.pinning.drift import Drift, drifted
 from dranode.driver.pinning.enforcement import Allowed
 
 log = logging.getLogger(__name__)

@@ -15,15 +15,9 @@ from msgspec.structs import replace
 from dranode.driver.nri.inquiry import Inquiry
 from dranode.driver.nri.state import Instance, RuntimeState
 from dranode.driver.pinning import enforcement
-from dranode.driver.pinning.container_index import (
-    ContainerChange,
-    Drift,
-    Lag,
-    changes,
-    effective_of,
-    updates_for,
-)
+from dranode.driver.pinning.container_index import ContainerChange, corrections, effective_of, updates_for
 from dranode.driver.pinning.containers import ContainerUpdate
+from dranode.driver.pinning.drift import Drift, Lag
 from dranode.driver.pinning.enforcement import Allowed
 from dranode.driver.pinning.identity import Ask, Evidence
 from dranode.driver.pinning.snapshot import PinSnapshot
@@ -97,7 +91,7 @@ class Unsolicited(msgspec.Struct):
         self.inquiry.catch_up(self.state)
         containers = self.state.mended()
         snapshot = self._snapshot()
-        due = tuple(changes(containers, snapshot))
+        due = tuple(corrections(containers, snapshot))
         waiting = frozenset(pinned.container.id for pinned, _ in due)
         self._lag = self._lag.seen(waiting, now)
         if not due:
@@ -174,7 +168,7 @@ class Unsolicited(msgspec.Struct):
         # The runtime will list the masks that it has set, not those that the containers really have.
         self._reconnecting = tuple(
             Drift(pinned.container, *effective_of(resources).beside(pinned.effective))
-            for pinned, resources in changes(containers, self._snapshot())
+            for pinned, resources in corrections(containers, self._snapshot())
         )
         return True
 

@@ -18,17 +18,9 @@ from dranode.api.quantity import Quantity, page_size_name
 from dranode.driver.claims.events import DriftRepaired, HugePagesStillCapped, Notify, QuotaStillCaps
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
-from dranode.driver.pinning.container_index import (
-    REPAIRS,
-    Containers,
-    Drift,
-    Repairs,
-    claims_of,
-    effective_of,
-    find_drifts,
-    has_what_it_should,
-)
+from dranode.driver.pinning.container_index import Containers, claims_of, effective_of, has_what_it_should
 from dranode.driver.pinning.containers import Container, Effective, Pinned, expected, having
+from dranode.driver.pinning.drift import REPAIRS, Drift, Repairs, find_drifts
 from dranode.driver.pinning.refusals import Overlap, compared_at_start, key_of, overlaps_at_start
 from dranode.driver.pinning.snapshot import PinSnapshot, limit_sums
 

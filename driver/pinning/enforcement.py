@@ -17,15 +17,7 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.claims.uses import PodSandbox
-from dranode.driver.pinning.container_index import (
-    ContainerChange,
-    Containers,
-    Drift,
-    drifted,
-    find_drifts,
-    has_what_it_should,
-    settle,
-)
+from dranode.driver.pinning.container_index import ContainerChange, Containers, has_what_it_should, settle
 from dranode.driver.pinning.containers import (
     Container,
     ContainerUpdate,
@@ -37,6 +29,7 @@ from dranode.driver.pinning.containers import (
     some_of,
     stays_on,
 )
+from dranode.driver.pinning.drift import Drift, drifted, find_drifts
 from dranode.driver.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify, mentions
 from dranode.driver.pinning.refusals import (
     offline_claims,

@@ -11,7 +11,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Unread
 from dranode.driver.claims.uses import PodSandbox
-from dranode.driver.pinning.container_index import Containers, changes, settle
+from dranode.driver.pinning.container_index import Containers, corrections, settle
 from dranode.driver.pinning.containers import Container, ContainerUpdate, Pinned, Resources
 from dranode.driver.pinning.enforcement import Allowed, CreationRefused, create, stop, synchronize, update
 from dranode.driver.pinning.identity import Evidence, KubeletPodClaims
@@ -25,7 +25,7 @@ PODS = st.sampled_from(("p1", "p2", "p3"))
 
 def due(containers: Containers, snapshot: PinSnapshot) -> dict[str, Resources]:
     """The containers that must change, and the CPUs that they should get."""
-    return {pinned.container.id: wanted for pinned, wanted in changes(containers, snapshot)}
+    return {pinned.container.id: wanted for pinned, wanted in corrections(containers, snapshot)}
 
 
 def held_claim(uid: str, cpus: CPUSet, mems: CPUSet) -> PinnedClaim:

@@ -17,8 +17,8 @@ from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import RuntimePeer
-from dranode.driver.pinning.container_index import REPAIRS
 from dranode.driver.pinning.containers import Container
+from dranode.driver.pinning.drift import REPAIRS
 from dranode.driver.pinning.identity import KubeletPodClaims
 from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 

@@ -8,16 +8,9 @@ from msgspec.structs import replace
 from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Unread
-from dranode.driver.pinning.container_index import (
-    ContainerChange,
-    Containers,
-    Drift,
-    changes,
-    drifted,
-    find_drifts,
-    settle,
-)
+from dranode.driver.pinning.container_index import ContainerChange, Containers, corrections, settle
 from dranode.driver.pinning.containers import Container, Effective, Resources
+from dranode.driver.pinning.drift import Drift, drifted, find_drifts
 from dranode.driver.pinning.enforcement import Allowed, synchronize, update
 from dranode.driver.pinning.identity import Evidence
 from dranode.driver.pinning.snapshot import JoinedSnapshots, Part, PinnedClaim, PinnedClaims, PinSnapshot
@@ -146,9 +139,9 @@ class TestAlone:
     def test_an_update_that_did_not_arrive_is_sent_again(self) -> None:
         on_record = machine(memory("a", part(0, "1", 8)))
         containers = after(NONE, made(NONE, on_record, of("a", 0)))
-        assert list(changes(containers, on_record)) == []
+        assert list(corrections(containers, on_record)) == []
         containers.apply(ContainerChange(tuple(each.with_unknown_mask() for each in containers)))
-        ((_, resources),) = changes(containers, on_record)
+        ((_, resources),) = corrections(containers, on_record)
         assert (resources.mems, resources.hugepages) == (NODE_1, ((SMALL, 8 * SMALL),))
 
 

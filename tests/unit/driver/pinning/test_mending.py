@@ -2,19 +2,10 @@ from __future__ import annotations
 
 from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.uses import PodSandbox
-from dranode.driver.pinning import container_index
-from dranode.driver.pinning.container_index import (
-    INTERVAL,
-    REPAIRS,
-    WRONG_MASK_SECONDS,
-    Containers,
-    Drift,
-    Lag,
-    Repairs,
-    find_drifts,
-    settle,
-)
+from dranode.driver.pinning import drift
+from dranode.driver.pinning.container_index import Containers, settle
 from dranode.driver.pinning.containers import Container, Effective, Pinned
+from dranode.driver.pinning.drift import INTERVAL, REPAIRS, WRONG_MASK_SECONDS, Drift, Lag, Repairs, find_drifts
 from dranode.driver.pinning.snapshot import PinSnapshot
 
 ONE, TWO = frozenset(("c1",)), frozenset(("c2",))
@@ -61,7 +52,7 @@ def test_drift_is_a_difference_between_kernel_and_record() -> None:
     change, updates = settle(containers, snapshot)
     assert updates == ()
     containers.apply(change)
-    containers.apply(container_index.drifted(containers, found))
+    containers.apply(drift.drifted(containers, found))
     (update,) = settle(containers, snapshot)[1]
     assert (update.container_id, update.resources.cpus) == ("c1", CPUSet((0, 1)))
 
