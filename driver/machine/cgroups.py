@@ -8,6 +8,9 @@ cgroup v2 has `cpuset.cpus.effective`, `cpuset.mems.effective`, `hugetlb.<size>.
 `cgroup.procs` only lists processes of the reader's own PID namespace. In a pod these are the processes of that pod, so
 in v1 the file is empty for any other pod.
 
+crun with the systemd driver runs a container in a cgroup `container` below its scope. Limits of huge pages are only set
+there, and before crun 1.18 a change of its CPUs or memory nodes too (crun(1), `run.oci.systemd.subgroup`).
+
 A container's folder follows from the OCI `cgroupsPath`: a path, or `slice:prefix:name` with the systemd driver, where a
 slice `a-b.slice` is inside `a.slice` (systemd.slice(5)).
 """
@@ -15,7 +18,7 @@ slice `a-b.slice` is inside `a.slice` (systemd.slice(5)).
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dranode.api.cpuset import CPUSet
@@ -69,6 +72,14 @@ def cgroup_of(root: Root, pid: str) -> str:
     return paths.get("cpuset", paths.get("", "")).strip("/")
 
 
+def _places(hierarchies: Iterable[str], folder: str) -> Iterator[str]:
+    """Yield where a cgroup's limits may be, the nearest to its processes first; nothing for an empty folder."""
+    for hierarchy in hierarchies if folder else ():
+        if folder.endswith(".scope"):
+            yield f"{hierarchy}/{folder}/container"
+        yield f"{hierarchy}/{folder}"
+
+
 class Cgroups:
     """A machine's cgroups, in the hierarchies that are mounted when the object is created; it works in a pod too.
 
@@ -120,10 +131,10 @@ class Cgroups:
 
         The answer is None if the cgroup does not exist, lacks the hugetlb controller, or cannot be read.
         """
-        for hierarchy in self._hierarchies["hugetlb"] if folder else ():
+        for place in _places(self._hierarchies["hugetlb"], folder):
             for name in _PAGE_LIMITS:
                 try:
-                    text = read_text(self._root, f"{hierarchy}/{folder}/hugetlb.{page_size_name(size)}.{name}")
+                    text = read_text(self._root, f"{place}/hugetlb.{page_size_name(size)}.{name}")
                     # In v1 no limit is the largest number of bytes that is a multiple of the page size.
                     return NO_LIMIT if text == "max" or int(text) > NO_LIMIT - size else int(text)
                 except (OSError, ValueError):
@@ -142,10 +153,10 @@ class Cgroups:
     def _effective(self, folder: str, names: Iterable[str]) -> CPUSet | None:
         # On a hybrid system the cgroup may be in any of the hierarchies, and each version has its own file name. What
         # does not exist is simply not found.
-        for hierarchy in self.cpuset if folder else ():
+        for place in _places(self.cpuset, folder):
             for name in names:
                 try:
-                    return CPUSet.parse(read_text(self._root, f"{hierarchy}/{folder}/{name}"))
+                    return CPUSet.parse(read_text(self._root, f"{place}/{name}"))
                 except (OSError, ValueError):
                     continue
         return None

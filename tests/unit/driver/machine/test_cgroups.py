@@ -58,6 +58,17 @@ def test_effective_cpus_are_read_from_either_version(tmp_path: Path, name: str) 
     assert Cgroups(root).effective_cpus("k8s/c1") == CPUSet((2, 3, 8))
 
 
+def test_of_cruns_two_cgroups_the_one_with_the_processes_counts(tmp_path: Path) -> None:
+    scope, pages = f"{KUBEPODS}/cri-containerd-c1.scope", "hugetlb.2MB.max"
+    files = {"cpuset.cpus.effective": "0-7", "cpuset.mems.effective": "0-1", pages: "max"}
+    inner = {"cpuset.cpus.effective": "0-1", "cpuset.mems.effective": "1", pages: "4194304"}
+    cgroups = Cgroups(machine(tmp_path, {f"{scope}/{name}": text for name, text in files.items()}))
+    assert (str(cgroups.effective_cpus(scope)), str(cgroups.effective_nodes(scope))) == ("0-7", "0-1")
+    machine(tmp_path, {f"{scope}/container/{name}": text for name, text in inner.items()})
+    assert (str(cgroups.effective_cpus(scope)), str(cgroups.effective_nodes(scope))) == ("0-1", "1")
+    assert cgroups.page_limit(scope, 2 << 20) == 4 << 20
+
+
 @pytest.mark.parametrize("hierarchy", ["", "cpuset/", "cpuset,cpu,cpuacct/", "cpu,cpuset/"])
 def test_a_pods_containers_are_found_in_the_cpuset_hierarchy(tmp_path: Path, hierarchy: str) -> None:
     folder = f"kubepods/burstable/podp-1/{'c1' * 32}"
