@@ -52,6 +52,9 @@ class Change(Enum):
     DISTINCT_COMPARES = ReleaseRecord(
         ("1.35",), None, "distinctAttribute compares values; before, any two devices counted as different"
     )
+    ALTERNATIVES_SCORED = ReleaseRecord(
+        ("1.35",), 134711, "of nodes that fit, those with earlier alternatives score higher; before, none did"
+    )
     FIXED_ORDER = ReleaseRecord(
         ("1.36",), None, "pools and slices are searched in the order of their names; before, in no fixed order"
     )

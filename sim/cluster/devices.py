@@ -16,6 +16,7 @@ from dranode.driver.claims.grant import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.pools import Candidate, Pool, PoolIndex
+from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import AllocationError, AllocationRequest, Outcome
 from dranode.sim.allocator.result import Oddity, Solution, active_alternatives
 from dranode.sim.allocator.state import PoolState
@@ -199,7 +200,9 @@ class DeviceAnswers:
         return result
 
     def raw_score(self, demand: DeviceDemand, solution: Solution) -> int:
-        """Return the raw KEP-4816 score."""
+        """Return the raw KEP-4816 score; 0 in releases that do not score nodes by their devices."""
+        if not self._allocator.features.has(Change.ALTERNATIVES_SCORED):
+            return 0
         raw = self._raws.get(id(solution))
         if raw is None:
             raw = self._raws[id(solution)] = raw_score(demand.requests, solution)

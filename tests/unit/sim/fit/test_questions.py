@@ -162,6 +162,24 @@ def test_that_kube_scheduler_may_preempt_is_said_where_an_eviction_may_help() ->
     assert not preempts(node, bound, pod_document("p", "2", priority=1, preemptionPolicy="Never"))
 
 
+@pytest.mark.parametrize(("kubernetes", "node"), [("1.34", "large"), ("1.35", "second"), ("1.37", "second")])
+def test_a_node_that_has_an_earlier_alternative_is_preferred_since_nodes_are_scored_by_it(
+    kubernetes: str, node: str
+) -> None:
+    claim = claim_document("c")
+    alternatives = [{"name": f"n{count}", "deviceClassName": "gpu", "count": count} for count in (2, 1)]
+    claim["spec"]["devices"]["requests"] = [{"name": "r", "firstAvailable": alternatives}]
+    nodes = [
+        node_document("large", "64"),
+        slice_document("large", 1),
+        node_document("second"),
+        slice_document("second", 2),
+    ]
+    pod = pod_document("p", "1", claims=["c"])
+    questions = questions_of(*nodes, CLASS, claim, pod, features=Features.of(release(kubernetes)))
+    assert [answer.choice.node for answer in questions.answers(questions.selected(()))] == [node]
+
+
 def test_that_kube_scheduler_preempts_no_pods_for_their_devices_is_said() -> None:
     held = [claim_document("held", on=("a", "gpu-0"), users=["b"]), pod_document("b", claims=["held"], node="a")]
     waits = [claim_document("mine"), pod_document("p", claims=["mine"], priority=1)]
