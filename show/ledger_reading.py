@@ -19,6 +19,7 @@ from dranode.driver.node.ledger import (
     contents_of,
     copy_path,
     damage_of,
+    decode_text,
     errors_in,
     index_damage,
     journal_of,
@@ -26,7 +27,6 @@ from dranode.driver.node.ledger import (
     read_rows,
     refuse_damage,
     schema_damage,
-    text,
 )
 from dranode.driver.node.ledger_copy import LedgerCopy, refuse_behind
 
@@ -88,7 +88,7 @@ def _read(path: Path) -> Contents | None:
 def _read_only(path: Path) -> Contents | None:
     """Return the rows of a ledger; None if it has no tables."""
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
-    db.text_factory = text
+    db.text_factory = decode_text
     with contextlib.closing(db):
         # One transaction, so that index and rows match even if a driver commits meanwhile.
         db.execute("BEGIN")

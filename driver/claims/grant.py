@@ -182,7 +182,7 @@ def configs_for(
         Config(
             source=entry.source,
             parameters=opaque.parameters,
-            path=f"{_path(index, entry, configs, written)}.opaque.parameters",
+            path=f"{_written_at(index, entry, configs, written)}.opaque.parameters",
             repeated=entry in entries[number + 1 :],
         )
         for number, (index, entry, opaque) in enumerate(applying)
@@ -191,7 +191,7 @@ def configs_for(
     return tuple(sorted(in_allocation, key=lambda config: config.source != "FromClass"))
 
 
-def _path(index: int, entry: DeviceAllocationConfiguration, configs: Sequence[Any], written: DeviceClaim) -> str:
+def _written_at(index: int, entry: DeviceAllocationConfiguration, configs: Sequence[Any], written: DeviceClaim) -> str:
     """Return where an entry of the allocation was written.
 
     kube-scheduler copies the claim's entries as they are, and those of a class in their order, with the names of the

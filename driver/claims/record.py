@@ -238,7 +238,7 @@ def _copy_device(uid: str) -> str:
     return f"record-{uid}"
 
 
-def copied(uid: str, spec: Spec) -> Record | None:
+def record_in_spec(uid: str, spec: Spec) -> Record | None:
     """Return the copy of the claim's record in a spec; None if there is none, or if it is not this claim's."""
     device = next((device for device in spec.devices if device.name == _copy_device(uid)), None)
     text = next((entry for entry in device.container_edits.env if entry.startswith(COPY)), None) if device else None

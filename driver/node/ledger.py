@@ -191,7 +191,7 @@ def matches(record: Record, body: bytes, checksum: bytes) -> bool:
     return int.from_bytes(checksum, signed=True) == expected
 
 
-def text(raw: bytes) -> str:
+def decode_text(raw: bytes) -> str:
     """Decode a column's text. An invalid byte damages its own row only; the other rows can still be read."""
     return raw.decode(errors="replace")
 
@@ -375,7 +375,7 @@ class Ledger:
             refuse_damage(path, damage_of(path))
             # `isolation_level=None` leaves transactions to us: Python would begin deferred ones by itself.
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
-            self._db.text_factory = text
+            self._db.text_factory = decode_text
             try:
                 self._open()
             except BaseException:
@@ -499,9 +499,9 @@ class Ledger:
         self.commit(put=records)
         self._set_commits(commits)
         self.set_notes(notes)
-        self.doubt(doubt)
+        self.set_doubt(doubt)
 
-    def doubt(self, reason: str) -> None:
+    def set_doubt(self, reason: str) -> None:
         """Note why claims may be missing, inside a `transaction`; an empty reason says that none are missing."""
         with errors_in(self.path):
             self._db.execute("DELETE FROM meta WHERE key = 'doubt'")

@@ -16,7 +16,7 @@ from dranode.api.errors import LedgerError
 from dranode.driver.claims.answers import Commit
 from dranode.driver.claims.hooks import Recovers
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.claims.record import Copied, Record, copied, prepared_under, recovered, salvaged
+from dranode.driver.claims.record import Copied, Record, prepared_under, record_in_spec, recovered, salvaged
 from dranode.driver.node.ledger import Contents, CorruptLedgerError, Ledger, copy_path, move_aside
 from dranode.driver.node.ledger_copy import LedgerCopy, refuse_behind, rows_in
 from dranode.driver.node.specs import Specs
@@ -238,7 +238,7 @@ class SpecRecords(msgspec.Struct, frozen=True):
         spec = self.specs.read(uid)
         if spec is None:
             return Record(uid=uid)
-        copy = copied(uid, spec)
+        copy = record_in_spec(uid, spec)
         if copy is not None:
             return copy
         try:

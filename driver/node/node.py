@@ -66,7 +66,6 @@ _CONFLICT_POLL: Final = 0.1
 MAX_WAITING: Final = 3
 
 InUse = Callable[[ClaimRef], bool | None]
-OnGranted = Callable[[Record], None]
 
 
 def use_unknown(claim: ClaimRef) -> bool | None:
@@ -115,7 +114,7 @@ class NodeClaims:
         """
         self.plugin = plugin
         self.pool = pool
-        self.granted: OnGranted = lambda _record: None
+        self.granted: Callable[[Record], None] = lambda _record: None
         self.settings_changed: Callable[[], None] = lambda: None
         self.not_enforced: Callable[[], NotEnforced | None] = lambda: None
         self.conflict_wait = CONFLICT_WAIT

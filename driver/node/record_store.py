@@ -479,7 +479,7 @@ class RecordStore:
                 self._specs.specs.remove(entry.uid)
         with self.transaction():
             if self._ledger is not None:
-                self._ledger.doubt("")
+                self._ledger.set_doubt("")
             self.commit(Commit(drop=tuple(entry.uid for entry in entries if entry.on_file)))
         self._stale = True
         self.refresh()

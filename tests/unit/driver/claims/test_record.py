@@ -17,8 +17,8 @@ from dranode.driver.claims.record import (
     ClaimState,
     Record,
     claim_spec,
-    copied,
     prepared_devices,
+    record_in_spec,
     record_of,
     recovered,
 )
@@ -41,7 +41,7 @@ def test_a_specs_copy_has_the_grants_and_nothing_that_is_read_again() -> None:
     record = msgspec.structs.replace(GIVEN, state=ClaimState.STARTED, pods=pods, pod_claim_name="lamp", fingerprint="f")
     grants = tuple(msgspec.structs.replace(each, edits=ContainerEdits(device_nodes=(NODE,))) for each in record.grants)
     spec = claim_spec("lamps.example.com/claim", msgspec.structs.replace(record, grants=grants), {}, record)
-    assert copied("uid-g", spec) == GIVEN
+    assert record_in_spec("uid-g", spec) == GIVEN
     assert spec.cdi_version == "0.3.0"
     assert list(spec_problems(spec)) == []
     told = {name for device in prepared_devices(spec.kind, record, ()) for name in device.cdi}
@@ -81,7 +81,7 @@ def test_a_mount_is_added_to_a_devices_edits_or_gets_its_own_device() -> None:
 )
 def test_a_copy_of_another_claim_or_an_incomplete_one_is_not_trusted(name: str, entry: str) -> None:
     device = CDIDevice(name=name, container_edits=ContainerEdits(env=(entry,)))
-    assert copied("uid-a", Spec(cdi_version="0.3.0", kind="lamps.example.com/claim", devices=(device,))) is None
+    assert record_in_spec("uid-a", Spec(cdi_version="0.3.0", kind="lamps.example.com/claim", devices=(device,))) is None
 
 
 PODS = (ResourceClaimConsumerReference(resource="pods", name="p", uid="pod-p"),)

@@ -236,7 +236,7 @@ def test_a_changed_table_definition_that_sqlite_accepts_is_damage(tmp_path: Path
 def test_a_schema_that_no_dranode_wrote_is_damage(tmp_path: Path, schema: str, doubt: str) -> None:
     ledger = written(tmp_path / "l.db", A)
     with ledger.transaction():
-        ledger.doubt(doubt)
+        ledger.set_doubt(doubt)
         ledger.set_meta("schema", schema)
     ledger.close()
     with pytest.raises(CorruptLedgerError, match="its schema has the number") as raised:
