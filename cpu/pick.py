@@ -349,12 +349,12 @@ def _fewest_touched(topology: Topology, free: CPUSet, untouched: CPUSet, count: 
 
 def _in_reference_order(topology: Topology, candidates: CPUSet, count: int, wishes: _Wishes) -> Pick:
     """Pick in dra-driver-cpu's order."""
-    groups, policy, l3, whole = topology.groups, wishes.policy, wishes.l3, wishes.whole
-    free = _candidates(groups, candidates, whole=whole)
-    held = _by_policy(groups, free, count, policy, wishes.group, prefer_l3=l3 is not L3.IGNORE, whole=whole)
+    groups = topology.groups
+    free = _candidates(groups, candidates, whole=wishes.whole)
+    held = _by_policy(groups, free, count, wishes)
     caches = _caches(groups, free, wishes)
     if caches is not None and (held is None or not caches.accept(held)):
-        held = required(groups, caches, count, spread=policy is PickPolicy.SPREAD, whole=whole)
+        held = required(groups, caches, count, spread=wishes.policy is PickPolicy.SPREAD, whole=wishes.whole)
     return _answer(groups, free, count, held, wishes)
 
 
@@ -382,16 +382,16 @@ def _answer(groups: CPUGroups, free: int, count: int, held: int | None, wishes: 
     return Pick(CPUSet.of_mask(cpus), CPUSet.of_mask(held))
 
 
-def _by_policy(
-    groups: CPUGroups, free: int, count: int, policy: PickPolicy, group: int, *, prefer_l3: bool, whole: bool
-) -> int | None:
-    """Return the CPUs that the policy takes (only whole cores with `whole`), or None if they are too few."""
+def _by_policy(groups: CPUGroups, free: int, count: int, wishes: _Wishes) -> int | None:
+    """Return the CPUs that the policy takes, or None if they are too few."""
+    whole = wishes.whole
     sizes = CoreSizes.of(groups.cores, free) if whole else CoreSizes({1: free.bit_count()})
     if not sizes.can_make(count):
         return None
-    if policy is PickPolicy.NUMA_DISTRIBUTED:
-        return distributed(groups, free, count, lcm(group, *sizes.sizes), whole=whole)
-    return packed(groups, free, count, spread=policy is PickPolicy.SPREAD, prefer_l3=prefer_l3, whole=whole)
+    if wishes.policy is PickPolicy.NUMA_DISTRIBUTED:
+        return distributed(groups, free, count, lcm(wishes.group, *sizes.sizes), whole=whole)
+    prefer_l3 = wishes.l3 is not L3.IGNORE
+    return packed(groups, free, count, spread=wishes.policy is PickPolicy.SPREAD, prefer_l3=prefer_l3, whole=whole)
 
 
 def _whole_anyway(groups: CPUGroups, free: int, count: int, caches: Caches | None) -> int | None:

@@ -7,10 +7,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-import msgspec
-
-from dranode.api.cpuset import CPUSet
-from dranode.api.errors import MachineError
 from dranode.cdi.spec import Spec
 from dranode.cpu.config import parse_cpu_config
 from dranode.cpu.devices import (
@@ -29,9 +25,9 @@ from dranode.cpu.isolation.setting_files import BUS
 from dranode.cpu.isolation.tuner import Tuner, disturbances, loss
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.options import CPUOptions, Isolation, check_reserved, read_options
-from dranode.cpu.sysfs import read_online_for_pods, read_topology
+from dranode.cpu.sysfs import read_online_for_pods, read_pcie_roots, read_topology
 from dranode.cpu.topology import Topology
-from dranode.cpu.treatment import CDI_KIND, claim_treatment, env_isolation, held_claim, pool, spec_cpus, unread_pool
+from dranode.cpu.treatment import CDI_KIND, claim_treatment, env_isolation, pinned_claim, pool, spec_cpus, unread_pool
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.claims.held import Held
 from dranode.driver.claims.hooks import (
@@ -48,8 +44,7 @@ from dranode.driver.claims.plugin import DeviceHealth, Impairment, Inventory, Pl
 from dranode.driver.claims.record import Record
 from dranode.driver.machine import kubepods, udev
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.machine.pci import PCIE_ROOT
-from dranode.driver.machine.root import Root, read_text
+from dranode.driver.machine.root import Root
 from dranode.driver.machine.udev import Events
 from dranode.driver.pinning.pods_cgroup import UNLIMITED, PodsCgroup
 from dranode.driver.pinning.snapshot import PinnedClaim, Pins, PinSnapshot
@@ -57,69 +52,25 @@ from dranode.driver.pinning.snapshot import PinnedClaim, Pins, PinSnapshot
 log = logging.getLogger(__name__)
 
 
-# The kernel's events about CPUs: going offline, coming back, added, removed.
-
+# The folder of a CPU, which the kernel's events name when it goes offline, comes back, is added or removed.
 _PATH: Final = re.compile(r"/devices/system/cpu/cpu(\d+)", re.ASCII)
 
 
-class CPUEvent(msgspec.Struct, frozen=True):
-    """One event of the kernel about a CPU.
-
-    Attributes:
-        action: online, offline, add, remove.
-        cpu: the kernel's CPU number.
-    """
-
-    action: str
-    cpu: int
-
-
-def cpu_event_of(action: str, subsystem: str, path: str, properties: Mapping[str, str]) -> CPUEvent | None:
-    """Return the event that a uevent reports, or None if it is not about a CPU."""
-    del properties
+def cpu_of_event(action: str, subsystem: str, path: str, properties: Mapping[str, str]) -> int | None:
+    """Return the CPU that a uevent is about; None if it is not about a CPU."""
+    del action, properties
     match = _PATH.fullmatch(path)
-    return CPUEvent(action, int(match[1])) if subsystem == "cpu" and match is not None else None
+    return int(match[1]) if subsystem == "cpu" and match is not None else None
 
 
-def cpu_kernel_events() -> udev.Events[CPUEvent]:
+def cpu_kernel_events() -> udev.Events[int]:
     """Open the source of the kernel's uevents about CPUs.
 
     Raises:
         ImportError: libudev is not installed.
         OSError: the kernel's netlink group cannot be joined.
     """
-    return udev.KernelEvents(("cpu",), cpu_event_of)
-
-
-# The PCIe root complexes of a machine and the CPUs near each, from sysfs (Documentation/ABI/testing/sysfs-bus-pci).
-
-# Older kernels have the mask only.
-_NEAR: Final = (("cpulistaffinity", CPUSet.parse), ("cpuaffinity", CPUSet.parse_mask))
-
-
-def read_pcie_roots(root: Root) -> tuple[Mapping[str, CPUSet], tuple[str, ...]]:
-    """Return the CPUs near every PCIe root (`pci0000:00`), and a sentence for each root whose CPUs cannot be read.
-
-    Raises:
-        MachineError: the roots cannot be listed.
-    """
-    try:
-        names = root.listdir("sys/devices")
-    except (FileNotFoundError, NotADirectoryError):
-        return {}, ()
-    except OSError as error:
-        raise MachineError(f"/sys/devices cannot be read: {error.strerror or error}") from error
-    near: dict[str, CPUSet] = {}
-    warnings: list[str] = []
-    for match in filter(None, map(PCIE_ROOT.fullmatch, names)):
-        name, folder = match[0], f"sys/devices/{match[0]}/pci_bus/{match[1]}"
-        file, parse = next((source for source in _NEAR if root.exists(f"{folder}/{source[0]}")), _NEAR[0])
-        try:
-            near[name] = parse(read_text(root, f"{folder}/{file}"))
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            warnings.append(f"PCIe root {name} is not published: /{folder}: {reason}")
-    return near, tuple(warnings)
+    return udev.KernelEvents(("cpu",), cpu_of_event)
 
 
 # In individual mode dra-driver-cpu names devices by position in a list that it does not publish, so such a name does
@@ -144,7 +95,7 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
         self,
         root: Root,
         options: CPUOptions,
-        events: Callable[[], Events[CPUEvent]] | None = None,
+        events: Callable[[], Events[int]] | None = None,
         host: Root | None = None,
     ) -> None:
         self.options = options
@@ -207,7 +158,7 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
 
     def pinned(self, record: Record) -> PinnedClaim:
         """Return the CPUs to which the claim's containers are pinned; other containers share what no claim holds."""
-        return held_claim(record)
+        return pinned_claim(record)
 
     def tunes(self, grants: tuple[Grant, ...]) -> bool:
         """Return whether a grant asks for isolation beyond `cpuset`."""

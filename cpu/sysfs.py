@@ -10,7 +10,9 @@ the lower CPU (or node) counts. Each kind of contradiction is reported once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from itertools import count
+from operator import or_
 from typing import Final
 
 from dranode.api.cpuset import CPUSet
@@ -18,7 +20,8 @@ from dranode.api.errors import MachineError
 from dranode.cpu.kernel_files import CPU_ROOT, KernelFiles, read_numa_nodes
 from dranode.cpu.topology import CPU, Topology
 from dranode.driver.machine.kubepods import read_pods_cgroup
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.pci import PCIE_ROOT
+from dranode.driver.machine.root import Root, read_text
 
 _TOPOLOGY: Final = "topology"
 _CORE: Final = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
@@ -95,7 +98,7 @@ class _Reader:
         l3, l3_ids = self._l3(online, {cpu: cores[index] for cpu, index in core_of.items()})
         l3_of = _index(l3)
         numa_of, numa, memory_nodes = read_numa_nodes(self._files, online)
-        types = self._types()
+        e_cores = self._e_cores()
         pods = read_pods_cgroup(self._root)
         if missing := (pods.cpus or CPUSet()) - CPUSet.of_mask(online):
             self._files.warn(
@@ -112,7 +115,7 @@ class _Reader:
                 numa=numa_of.get(cpu),
                 l3=l3_of.get(cpu),
                 l3_id=l3_ids[l3_of[cpu]] if cpu in l3_of else -1,
-                type=types(cpu),
+                type="standard" if e_cores is None else "e-core" if e_cores >> cpu & 1 else "p-core",
             )
             for cpu in CPUSet.of_mask(online)
         }
@@ -272,14 +275,10 @@ class _Reader:
                 return f"cache/index{index}"
         return None
 
-    def _types(self) -> Callable[[int], str]:
-        e_cores = [cpus for path in _E_CORES if (cpus := self._files.mask(path)) is not None]
-        if not e_cores:
-            return lambda _cpu: "standard"
-        mask = 0
-        for cpus in e_cores:
-            mask |= cpus
-        return lambda cpu: "e-core" if mask >> cpu & 1 else "p-core"
+    def _e_cores(self) -> int | None:
+        """Return the mask of the e-cores; None if the machine is not hybrid."""
+        units = [cpus for path in _E_CORES if (cpus := self._files.mask(path)) is not None]
+        return reduce(or_, units) if units else None
 
     def _nohz_full(self) -> CPUSet:
         path = f"{CPU_ROOT}/nohz_full"
@@ -299,3 +298,34 @@ def _index(parts: Iterable[CPUSet]) -> dict[int, int]:
 
 def _low(mask: int) -> int:
     return (mask & -mask).bit_length() - 1
+
+
+# The PCIe root complexes of a machine and the CPUs near each, from sysfs (Documentation/ABI/testing/sysfs-bus-pci).
+
+# Older kernels have the mask only.
+_NEAR: Final = (("cpulistaffinity", CPUSet.parse), ("cpuaffinity", CPUSet.parse_mask))
+
+
+def read_pcie_roots(root: Root) -> tuple[Mapping[str, CPUSet], tuple[str, ...]]:
+    """Return the CPUs near every PCIe root (`pci0000:00`), and a sentence for each root whose CPUs cannot be read.
+
+    Raises:
+        MachineError: the roots cannot be listed.
+    """
+    try:
+        names = root.listdir("sys/devices")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}, ()
+    except OSError as error:
+        raise MachineError(f"/sys/devices cannot be read: {error.strerror or error}") from error
+    near: dict[str, CPUSet] = {}
+    warnings: list[str] = []
+    for match in filter(None, map(PCIE_ROOT.fullmatch, names)):
+        name, folder = match[0], f"sys/devices/{match[0]}/pci_bus/{match[1]}"
+        file, parse = next((source for source in _NEAR if root.exists(f"{folder}/{source[0]}")), _NEAR[0])
+        try:
+            near[name] = parse(read_text(root, f"{folder}/{file}"))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            warnings.append(f"PCIe root {name} is not published: /{folder}: {reason}")
+    return near, tuple(warnings)

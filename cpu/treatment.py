@@ -127,7 +127,7 @@ def unread_pool(online: CPUSet, reserved: CPUSet) -> PinSnapshot:
     )
 
 
-def held_claim(record: Record) -> PinnedClaim:
+def pinned_claim(record: Record) -> PinnedClaim:
     """Return a record's claim, for enforcement by NRI."""
     treatment = claim_treatment(record.grants)
     given = given_cpus(record)

@@ -232,7 +232,7 @@ def unread_memory_pool() -> PinSnapshot:
     return memory_pool(MachineMemory(()), MemoryOptions())
 
 
-def held_memory(record: Record) -> PinnedClaim:
+def pinned_memory(record: Record) -> PinnedClaim:
     """Return a record's claim, for enforcement by NRI."""
     memories = [GivenMemory.of(grant) for grant in record.grants]
     sharing = {given.sharing for given in memories if given is not None}

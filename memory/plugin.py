@@ -37,7 +37,7 @@ from dranode.memory.devices import (
     memory_left_out,
     published_memory,
 )
-from dranode.memory.grant import grant_memory, held_memory, memory_pool, unread_memory_pool
+from dranode.memory.grant import grant_memory, memory_pool, pinned_memory, unread_memory_pool
 from dranode.memory.options import MemoryOptions, check_reserved_memory, read_memory_options
 from dranode.memory.reports import count_remarks, count_rows, memory_problems
 from dranode.memory.sysfs import read_memory
@@ -113,7 +113,7 @@ class MemoryPlugin(Plugin, Reports, Pins):
 
     def pinned(self, record: Record) -> PinnedClaim:
         """Return the NUMA nodes and huge pages to which a claim's containers are limited."""
-        return held_memory(record)
+        return pinned_memory(record)
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:
         """Return the claims that hold more than the machine has now."""

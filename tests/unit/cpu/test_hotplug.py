@@ -9,7 +9,7 @@ import pytest
 from dranode.api.cpuset import CPUSet
 from dranode.cpu.devices import impairments
 from dranode.cpu.options import CPUOptions, DeviceMode, Threads
-from dranode.cpu.plugin import CPUEvent, CPUPlugin, cpu_event_of
+from dranode.cpu.plugin import CPUPlugin, cpu_of_event
 from dranode.driver.claims.plugin import Health
 from dranode.driver.claims.record import Record
 from dranode.driver.machine.udev import Events
@@ -18,20 +18,18 @@ from tests.fakes.lifecycle import HotplugRoot
 
 
 @pytest.mark.parametrize(
-    ("action", "subsystem", "path", "event"),
+    ("action", "subsystem", "path", "cpu"),
     [
-        ("offline", "cpu", "/devices/system/cpu/cpu3", CPUEvent("offline", 3)),
-        ("online", "cpu", "/devices/system/cpu/cpu127", CPUEvent("online", 127)),
-        ("add", "cpu", "/devices/system/cpu/cpu8", CPUEvent("add", 8)),
+        ("offline", "cpu", "/devices/system/cpu/cpu3", 3),
+        ("online", "cpu", "/devices/system/cpu/cpu127", 127),
+        ("add", "cpu", "/devices/system/cpu/cpu8", 8),
         ("add", "cpu", "/devices/system/cpu/cpufreq", None),
         ("change", "pci", "/devices/pci0000:00/0000:00:01.0", None),
         ("add", "node", "/devices/system/node/node1", None),
     ],
 )
-def test_a_uevent_is_an_event_if_it_is_about_a_cpu(
-    action: str, subsystem: str, path: str, event: CPUEvent | None
-) -> None:
-    assert cpu_event_of(action, subsystem, path, {}) == event
+def test_a_uevent_is_an_event_if_it_is_about_a_cpu(action: str, subsystem: str, path: str, cpu: int | None) -> None:
+    assert cpu_of_event(action, subsystem, path, {}) == cpu
 
 
 def made(description: str, mode: DeviceMode = DeviceMode.GROUPED, reserved: str = "") -> tuple[CPUPlugin, HotplugRoot]:
@@ -146,13 +144,13 @@ def test_the_machine_is_read_again_after_an_event_of_the_kernel() -> None:
         """One CPU goes offline; a caller that waits longer has seen enough."""
 
         def __init__(self) -> None:
-            self.events = [CPUEvent("offline", 1)]
+            self.events = [1]
 
-        def next(self, timeout: float) -> CPUEvent | None:
+        def next(self, timeout: float) -> int | None:
             del timeout
             return self.events.pop() if self.events else None
 
-    def source() -> Events[CPUEvent]:
+    def source() -> Events[int]:
         return Once()
 
     stop = threading.Event()

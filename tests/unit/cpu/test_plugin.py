@@ -11,7 +11,8 @@ from dranode.api.errors import UsageError
 from dranode.api.resource import DeviceAttribute
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cpu.options import CPUOptions
-from dranode.cpu.plugin import CPUPlugin, plugin, read_pcie_roots
+from dranode.cpu.plugin import CPUPlugin, plugin
+from dranode.cpu.sysfs import read_pcie_roots
 from dranode.driver.claims.grant import Config
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.testing import check_plugin

@@ -8,7 +8,7 @@ import pytest
 from dranode.api.cpuset import CPUSet
 from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.cpu.isolation.tuner import Tuner
-from dranode.cpu.treatment import held_claim
+from dranode.cpu.treatment import pinned_claim
 from dranode.driver.claims.record import Record
 from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.pinning.containers import Container
@@ -23,7 +23,7 @@ GROUP = ResourceClaimConsumerReference(
 )
 MEMBER = PodSandbox("s1", "0f1e2d3c-0000-4000-8000-000000000001", "default", "crew-0")
 CPUS = CPUSet((2, 3))
-CLAIM = held_claim(Record(uid=UID, namespace="default", name="team", cpus=CPUS, held=CPUS, pods=(GROUP,)))
+CLAIM = pinned_claim(Record(uid=UID, namespace="default", name="team", cpus=CPUS, held=CPUS, pods=(GROUP,)))
 SNAPSHOT = PinSnapshot({UID: CLAIM}, CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind=KIND)
 LISTED = Evidence(pods={MEMBER.uid: KubeletPodClaims({"main": (f"{KIND}=claim-{UID}",)})})
 SILENT = Evidence(pods={MEMBER.uid: None})

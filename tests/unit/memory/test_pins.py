@@ -3,7 +3,7 @@ from __future__ import annotations
 from dranode.api.cpuset import CPUSet
 from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.driver.claims.record import ClaimState, Record, record_of
-from dranode.memory.grant import held_memory, memory_pool, unread_memory_pool
+from dranode.memory.grant import memory_pool, pinned_memory, unread_memory_pool
 from dranode.memory.machine import MachineMemory, MemoryNode
 from dranode.memory.options import MemoryOptions
 from dranode.memory.sysfs import read_memory
@@ -20,7 +20,7 @@ def record(*results: tuple[str, str, str], **own: str) -> Record:
 
 
 def test_a_record_restricts_containers_to_its_nodes_and_pages() -> None:
-    held = held_memory(record(("memory-numa0", "1Gi", "mem"), ("hugepages-2m-numa1", "8Mi", "small")))
+    held = pinned_memory(record(("memory-numa0", "1Gi", "mem"), ("hugepages-2m-numa1", "8Mi", "small")))
     assert (held.nodes, held.binds, held.hugepages) == (CPUSet((0, 1)), True, ((2 * MIB, 8 * MIB),))
     assert [(part.nodes, part.hugepages) for part in held.parts] == [
         (CPUSet((0,)), ()),
@@ -31,18 +31,18 @@ def test_a_record_restricts_containers_to_its_nodes_and_pages() -> None:
 
 def test_pages_of_one_size_are_added_up_and_sizes_are_not() -> None:
     wants = (("hugepages-2m-numa0", "8Mi", "a"), ("hugepages-2m-numa1", "4Mi", "b"), ("hugepages-1g-numa0", "1Gi", "c"))
-    assert held_memory(record(*wants)).hugepages == ((2 * MIB, 12 * MIB), (GIB, GIB))
+    assert pinned_memory(record(*wants)).hugepages == ((2 * MIB, 12 * MIB), (GIB, GIB))
 
 
 def test_configurations_set_sharing_and_whether_nodes_are_binding() -> None:
-    assert held_memory(record(("memory-numa0", "1Gi", "mem"), sharing="pod")).shared_in_pod
-    assert not held_memory(record(("memory-numa0", "1Gi", "mem"), policy="preferred")).binds
-    assert held_memory(record(("memory-numa0", "1Gi", "mem"), policy="interleave")).binds
+    assert pinned_memory(record(("memory-numa0", "1Gi", "mem"), sharing="pod")).shared_in_pod
+    assert not pinned_memory(record(("memory-numa0", "1Gi", "mem"), policy="preferred")).binds
+    assert pinned_memory(record(("memory-numa0", "1Gi", "mem"), policy="interleave")).binds
 
 
 def test_admin_access_holds_nothing() -> None:
     asked = claim([result("memory-numa0", "1Gi", admin_access=True)])
-    held = held_memory(record_of(asked, granted(asked), PODS, ClaimState.COMPLETED))
+    held = pinned_memory(record_of(asked, granted(asked), PODS, ClaimState.COMPLETED))
     assert (held.nodes, held.exclusive) == (CPUSet(), False)
 
 

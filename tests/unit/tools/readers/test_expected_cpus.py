@@ -13,7 +13,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.cdi.spec import ContainerEdits
 from dranode.cpu.config import CPUPolicy, CPUSharing
-from dranode.cpu.treatment import held_claim, treatment_state
+from dranode.cpu.treatment import pinned_claim, treatment_state
 from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Record
@@ -106,7 +106,7 @@ CASES = {
 
 def by_enforcement(case: Case, folder: Path) -> str | None:
     del folder
-    claims = {one.uid: held_claim(one) for one in case.records}
+    claims = {one.uid: pinned_claim(one) for one in case.records}
     snapshot = PinSnapshot(PinnedClaims.of(claims.values()), online=CPUSet.parse(case.online))
     cpus = resources_for((claims[uid].of_parts(parts or ()) for uid, parts in case.has.items()), snapshot).cpus
     return None if cpus == snapshot.shared else str(cpus)
