@@ -33,7 +33,7 @@ OTHER: Final = "b"
 @contextlib.contextmanager
 def node() -> Iterator[Node]:
     """A node without containers."""
-    node = Node(Path(tempfile.mkdtemp(prefix="crash-", dir="/tmp")))
+    node = Node(Path(tempfile.mkdtemp(prefix="crash-")))
     try:
         yield node
     finally:

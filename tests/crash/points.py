@@ -130,7 +130,7 @@ def missing() -> str:
 @contextlib.contextmanager
 def world(subject: Subject = CPU) -> Iterator[Path]:
     """A folder with the run's claims."""
-    with tempfile.TemporaryDirectory(prefix="crash-", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="crash-") as name:
         folder = Path(name)
         (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
         store = Store(folder / "store")

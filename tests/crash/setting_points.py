@@ -69,7 +69,7 @@ def why_not() -> str:
 @contextlib.contextmanager
 def world() -> Iterator[Path]:
     """A folder with the claim and the settings that it changes."""
-    folder = Path(tempfile.mkdtemp(prefix="crash-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="crash-"))
     try:
         (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
         Store(folder / "store").put(_CLAIM)

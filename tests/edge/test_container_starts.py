@@ -62,7 +62,7 @@ def plugin() -> Counting:
 @pytest.fixture
 def runtime(plugin: Counting, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRuntime]:
     monkeypatch.setattr(serving, "_HEALTH_SECONDS", 3600.0)
-    with tempfile.TemporaryDirectory(dir="/tmp") as name, socket.socket(socket.AF_UNIX) as listener:
+    with tempfile.TemporaryDirectory() as name, socket.socket(socket.AF_UNIX) as listener:
         folder = Path(name)
         (folder / "plugins_registry").mkdir()
         listener.settimeout(PATIENCE)

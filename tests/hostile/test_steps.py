@@ -28,7 +28,7 @@ from tests.hostile.zygote import ForkedProcess, zygote
 
 @pytest.fixture
 def steps() -> Iterator[Steps]:
-    node = Node(Path(tempfile.mkdtemp(prefix="hostile-", dir="/tmp")))
+    node = Node(Path(tempfile.mkdtemp(prefix="hostile-")))
     try:
         steps = Steps(node, random.Random(1), past=[""])
         settle(steps)

@@ -256,7 +256,7 @@ def grown(seen: list[Figures]) -> list[str]:
 
 def run(claims: int, callers: int, seconds: float) -> list[str]:
     """Take one run; return what is wrong."""
-    with tempfile.TemporaryDirectory(prefix="load-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="load-", ignore_cleanup_errors=True) as folder:
         load = Load(Path(folder), claims)
         load.write_claims()
         seen = measure(load, callers, seconds)

@@ -18,7 +18,7 @@ from tests.fakes.waiting import PATIENCE
 @contextlib.contextmanager
 def bench_of(kind: type[RightDriver], patience: float = PATIENCE, quiet: float = 0.25) -> Iterator[Bench]:
     """A bench with a driver of that class, not started yet."""
-    folder = Path(tempfile.mkdtemp(prefix="sanity-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="sanity-"))
     for name in ("plugins_registry", "plugins", "cdi"):
         (folder / name).mkdir()
     with ApiServer(bookmark_seconds=0.05) as api:
