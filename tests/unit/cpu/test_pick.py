@@ -167,11 +167,11 @@ def test_whole_cores_are_spread_in_the_order_of_their_first_cpus() -> None:
     assert picked.cpus == CPUSet.parse("1-2,9-10")
 
 
-def test_a_required_cache_is_respected_where_a_preferred_one_is_not() -> None:
-    # Cache 1 comes first but its two cores have fewer than 4 CPUs, so prefer continues with the cores of any cache.
+@pytest.mark.parametrize("l3", [L3.PREFER, L3.REQUIRE])
+def test_a_cache_that_has_enough_threads_of_partly_taken_cores_is_not_left_for_others(l3: L3) -> None:
+    # Its first two cores have fewer than 4 CPUs, so the reference goes on with the cores of any cache.
     free = "0,1,2,4-6,36"
-    assert _cpus(SERVER, free, 4, l3=L3.PREFER) == "0-1,4,36"
-    assert _cpus(SERVER, free, 4, l3=L3.REQUIRE) == "4-6,36"
+    assert _cpus(SERVER, free, 4, l3=l3) == "4-6,36"
     assert _error(SERVER, free, 5, l3=L3.REQUIRE).fits == (4,)
 
 
