@@ -13,6 +13,7 @@ from typing import Final
 
 from dranode.api.capacity_policy import policy_problems
 from dranode.api.documents import is_time
+from dranode.api.field_errors import FieldError, count_errors, label_errors, metadata_errors
 from dranode.api.names import is_dns_subdomain, is_label_name, is_label_value
 from dranode.api.resource import (
     Counter,
@@ -29,7 +30,6 @@ from dranode.api.resource import (
     ResourceSliceSpec,
 )
 from dranode.api.semver import is_semver
-from dranode.api.validation import FieldError, count_errors, label_errors, metadata_errors
 
 EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
 # The limits of the API (k8s.io/api/resource/v1, types.go of 1.37), the public ones with the names of their constants.

@@ -10,10 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-import msgspec
-from msgspec.structs import force_setattr
-
-from dranode.api.errors import one_sentence
+from dranode.api.field_errors import FieldError, count_errors, label_errors, metadata_errors
 from dranode.api.names import (
     is_dns_label,
     is_dns_subdomain,
@@ -33,7 +30,6 @@ from dranode.api.resource import (
     DeviceSubRequest,
     DeviceToleration,
     ExactDeviceRequest,
-    ObjectMeta,
     Pod,
     PodResourceClaim,
     ResourceClaim,
@@ -51,23 +47,6 @@ _EFFECTS: Final = ("", "None", "NoSchedule", "NoExecute")
 
 T = TypeVar("T")
 CheckExpression: TypeAlias = Callable[[str], str | None]
-
-
-class FieldError(msgspec.Struct, frozen=True):
-    """An error of one field of a document.
-
-    Attributes:
-        path: the field, in JSON notation without the root (`spec.devices.requests[0].name`).
-        message: the error as a clause, with the value.
-    """
-
-    path: str
-    message: str
-
-    def __post_init__(self) -> None:
-        # Both contain text of the document, which may have line breaks or control characters of a terminal.
-        force_setattr(self, "path", one_sentence(self.path))
-        force_setattr(self, "message", one_sentence(self.message))
 
 
 def claim_errors(claim: ResourceClaim, check_expression: CheckExpression) -> tuple[FieldError, ...]:
@@ -153,31 +132,6 @@ class _Rules:
             problem = self.check_expression(selector.cel.expression)
             if problem is not None:
                 yield FieldError(f"{path}[{index}].cel.expression", problem)
-
-
-def metadata_errors(metadata: ObjectMeta) -> Iterator[FieldError]:
-    """Yield every error of `metadata`."""
-    if metadata.namespace and not is_dns_label(metadata.namespace):
-        yield FieldError("metadata.namespace", f'"{metadata.namespace}" is not a DNS label')
-    if metadata.name:
-        if not is_dns_subdomain(metadata.name):
-            yield FieldError("metadata.name", f'"{metadata.name}" is not a DNS subdomain')
-    elif not metadata.generate_name:
-        yield FieldError("metadata.name", "a name or generateName is required")
-    # The API server appends characters, so the prefix may end with a hyphen.
-    elif not is_dns_subdomain(f"{metadata.generate_name}x"):
-        yield FieldError("metadata.generateName", f'"{metadata.generate_name}" is not the beginning of a DNS subdomain')
-    for name in metadata.labels:
-        if not is_label_name(name):
-            yield FieldError(f"metadata.labels[{name}]", f'"{name}" is not a label name')
-        elif not is_label_value(metadata.labels[name]):
-            yield FieldError(f"metadata.labels[{name}]", f'"{metadata.labels[name]}" is not a label value')
-
-
-def label_errors(name: str, path: str) -> Iterator[FieldError]:
-    """Yield the error of a name that is not a DNS label."""
-    if not is_dns_label(name):
-        yield FieldError(path, f'"{name}" is not a DNS label of at most 63 characters')
 
 
 def _amount(request: ExactDeviceRequest | DeviceSubRequest, path: str) -> Iterator[FieldError]:
@@ -270,12 +224,6 @@ def _set(names: Iterable[str], most: int, path: str, field: str = "") -> Iterato
     for index, name in enumerate(listed):
         if name in listed[:index]:
             yield FieldError(f"{path}[{index}]{field}", f'"{name}" is a duplicate')
-
-
-def count_errors(items: Sequence[object], most: int, path: str) -> Iterator[FieldError]:
-    """Yield the error of a list with more than `most` entries."""
-    if len(items) > most:
-        yield FieldError(path, f"{len(items)} entries are more than {most}")
 
 
 # How a pod may use ResourceClaims, and whether the requests that it names exist.

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from dranode.api.field_errors import FieldError
 from dranode.api.resource import CounterSet, Device, DeviceAttribute
 from dranode.api.slice_validation import (
     MAX_ENTRIES,
@@ -21,7 +22,6 @@ from dranode.api.slice_validation import (
     device_errors,
     value_count,
 )
-from dranode.api.validation import FieldError
 from dranode.driver.claims.plugin import Inventory
 
 

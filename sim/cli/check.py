@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from dranode.api.errors import DocumentError
+from dranode.api.field_errors import FieldError
 from dranode.api.manifests import SourceDocument, custom_group
-from dranode.api.validation import FieldError
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.plugins import load_installed
 from dranode.driver.slices.publishable import publishable

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from dranode.api.documents import decode, to_v1
 from dranode.api.errors import DocumentError
+from dranode.api.field_errors import FieldError
 from dranode.api.manifests import SourceDocument
 from dranode.api.names import qualified
 from dranode.api.quantity import Quantity
@@ -31,7 +32,6 @@ from dranode.api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from dranode.api.validation import FieldError
 from dranode.sim.cel.expression import compile_selector, names_read
 from dranode.sim.cel.syntax import CELCompileError, CELRuntimeError
 from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class

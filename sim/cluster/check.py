@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from dranode.api.documents import decode, to_v1
 from dranode.api.errors import DocumentError
+from dranode.api.field_errors import FieldError
 from dranode.api.manifests import SourceDocument, check_header, object_key
 from dranode.api.resource import (
     AllocationResult,
@@ -26,15 +27,7 @@ from dranode.api.resource import (
 )
 from dranode.api.slice_validation import slice_errors
 from dranode.api.unknown_fields import unknown_fields
-from dranode.api.validation import (
-    BOTH_FORMS,
-    FieldError,
-    claim_errors,
-    class_errors,
-    devices_by_class,
-    pod_errors,
-    template_errors,
-)
+from dranode.api.validation import BOTH_FORMS, claim_errors, class_errors, devices_by_class, pod_errors, template_errors
 from dranode.driver.claims.grant import config_path, configs_of, results_of
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.machine.yaml_files import read_yaml

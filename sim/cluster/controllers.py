@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from dranode.api.documents import decode, encode, without_tuples
 from dranode.api.errors import DocumentError, number_of
+from dranode.api.field_errors import FieldError
 from dranode.api.manifests import SourceDocument, custom_group, generated_name, template_hash
 from dranode.api.resource import APIDocument, DeviceToleration, Node, ObjectMeta
-from dranode.api.validation import FieldError, pod_errors
+from dranode.api.validation import pod_errors
 from dranode.sim.allocator.pools import only
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, pod_amount_errors

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from dranode.api.documents import decode, to_v1
 from dranode.api.errors import DocumentError
+from dranode.api.field_errors import FieldError
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import (
     APIDocument,
@@ -23,7 +24,7 @@ from dranode.api.resource import (
 )
 from dranode.api.slice_validation import slice_errors
 from dranode.api.unknown_fields import unknown_fields
-from dranode.api.validation import FieldError, claim_errors, class_errors, template_errors
+from dranode.api.validation import claim_errors, class_errors, template_errors
 from dranode.driver.claims.grant import check_results
 from dranode.sim.allocator.taint_rules import DeviceTaintRuleSpec, rule_errors, taint_rule
 from dranode.sim.cluster.holdings import ClaimKey

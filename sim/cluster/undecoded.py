@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from dranode.api.errors import ClaimError, DocumentError
-from dranode.api.validation import FieldError
+from dranode.api.field_errors import FieldError
 from dranode.driver.claims.grant import Config
 from dranode.driver.claims.plugin import Plugin
 

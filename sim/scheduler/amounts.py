@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from dranode.api.errors import DocumentError
+from dranode.api.field_errors import FieldError
 from dranode.api.names import is_label_name
 from dranode.api.quantity import Quantity
 from dranode.api.resource import APIDocument, ContainerResources, DeviceToleration, ObjectMeta
-from dranode.api.validation import FieldError
 from dranode.sim.scheduler.documents import (
     ContainerPort,
     ResourceList,

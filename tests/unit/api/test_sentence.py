@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranode.api.errors import LONGEST, DocumentError, DranodeError, one_sentence, printable
-from dranode.api.validation import FieldError
+from dranode.api.field_errors import FieldError
 from dranode.cpu.config import parse_cpu_config
 from dranode.driver.claims.events import MAX_NOTE
 from dranode.driver.claims.grant import Config
