@@ -22,7 +22,6 @@ from dranode.driver.machine.yaml_files import StrictError, parse_yaml
 from dranode.tools.diagnosis.facts import Kubelet
 from dranode.tools.readers.checkpoint import NAME as CLAIM_STATE
 from dranode.tools.readers.checkpoint import parse_checkpoint
-from dranode.tools.readers.checksums import has_checksum, has_checksum_of_data
 from dranode.tools.readers.cluster import Sender
 from dranode.tools.readers.host import HostError, NodeHost, UnparsedError, running
 
@@ -176,8 +175,10 @@ def _unread_records(host: NodeHost, root: str) -> Iterator[str]:
             content = host.content(path)
             if name == CLAIM_STATE:
                 parse_checkpoint(content, path)
-            elif not has_checksum_of_data(json.loads(content)):
-                yield _damaged(path, _WRONG_CHECKSUM)
+            else:
+                record = json.loads(content)
+                if record["checksum"] != _checksum(record["data"]):
+                    yield _damaged(path, _WRONG_CHECKSUM)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -189,10 +190,22 @@ def _unread_records(host: NodeHost, root: str) -> Iterator[str]:
 
 
 def _wrong_state(text: str) -> str:
+    """Return what is wrong with a state of the CPU or memory manager; "" if nothing is, as far as it can be seen."""
     try:
-        return "" if has_checksum(json.loads(text)) else _WRONG_CHECKSUM
+        state = json.loads(text)
+        # Before 1.37 the state is not also in it as text, and its checksum follows from how Go prints its structures.
+        right = "dataChecksum" not in state or state["dataChecksum"] == _checksum(state["data"])
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
         return "it does not have kubelet's format"
+    return "" if right else _WRONG_CHECKSUM
+
+
+def _checksum(data: str) -> int:
+    """Return kubelet's checksum of a text: FNV-1a of what spew prints (`pkg/kubelet/checkpointmanager/checksum`)."""
+    value = 0x811C9DC5
+    for byte in f"(string){data}".encode(errors="replace"):
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
 
 
 def _damaged(path: str, why: str) -> str:
