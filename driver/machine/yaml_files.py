@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 import sys
 from collections.abc import Hashable, Iterable, Iterator
@@ -32,6 +33,7 @@ _MAX_NODES: Final = 20_000_000
 # How much text aliases may stand for: a manifest repeats only a few lines with them.
 _MAX_COPIED: Final = 1_000_000
 _MAX_COPIED_TEXT: Final = 64 << 20
+_LEAST_WITH_EXPONENT: Final = 1e21  # encoding/json of Go writes larger numbers with an exponent
 _SHOWN: Final = 40  # characters of a value in an error
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _SEPARATOR: Final = re.compile(r"^---(?=\s)", re.MULTILINE)
@@ -385,6 +387,13 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
             shown = " ".join(str(node.value).split())[:_SHOWN]
             raise _refusal(f'"{shown}" cannot be read as {kind}', node) from error
 
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """Return a number as its form in JSON, through which kubectl sends it: 1e3 and 8.0 are whole numbers."""
+        value: float = self.construct_yaml_float(node)
+        if not math.isfinite(value):
+            raise ValueError("JSON has no such number")
+        return int(value) if value.is_integer() and abs(value) < _LEAST_WITH_EXPONENT else value
+
     def construct_whole_map(self, node: yaml.MappingNode) -> dict[Hashable, Any]:
         return self.construct_mapping(node)
 
@@ -395,6 +404,7 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
 # A mapping or list is constructed at once and not in two steps, so that PyYAML detects one that contains itself.
 _StrictLoader.add_constructor("tag:yaml.org,2002:map", _StrictLoader.construct_whole_map)
 _StrictLoader.add_constructor("tag:yaml.org,2002:seq", _StrictLoader.construct_whole_seq)
+_StrictLoader.add_constructor("tag:yaml.org,2002:float", _StrictLoader.construct_number)
 
 # These types have no form in JSON, so no Kubernetes document has them.
 for _tag in ("binary", "omap", "pairs", "set", "timestamp"):
@@ -404,12 +414,15 @@ for _tag in ("binary", "omap", "pairs", "set", "timestamp"):
 # quotes every string that the loader would take for something else.
 for _tag, _form, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF", "tTfFyYnNoO"),
-    ("int", r"[-+]?(?:0|[1-9][0-9]*|0b[01]+|0x[0-9a-fA-F]+|0[0-7]+)", "-+0123456789"),
-    ("float", r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("int", r"[-+]?(?:0|[1-9][0-9_]*|0[bB][01_]+|0[xX][0-9a-fA-F_]+|0[oO]?[0-7_]+)", "-+0123456789"),
+    # The dot may be missing: an abbreviated commit such as 72551e2 is a number.
+    ("float", r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9]+)(?:[eE][-+]?[0-9_]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
     ("merge", r"<<", "<"),
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
 ):
     for _kind in (_StrictLoader, _Dumper):
         _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_form})$", re.ASCII), list(_first))
-
+# kubectl reads these as booleans too. Here they are strings, which is what people mean by them.
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("[yYnN]$"), list("yYnN"))
 _Dumper.add_representer(tuple, _SafeDumper.represent_list)

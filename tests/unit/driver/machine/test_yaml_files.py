@@ -70,13 +70,16 @@ def test_a_beta_claim_is_converted_to_v1_unless_it_is_read_as_written(tmp_path: 
 def test_scalars_are_read_as_the_api_machinery_does(tmp_path: Path) -> None:
     path = written(
         tmp_path,
-        "kind: Pod\nday: 2020-01-01\nratio: 1:30\nyes_: yes\nn: 0x10\nf: 1.5\nq: 16Gi\nnothing: ~\nv: 1.10.0\n",
+        "kind: Pod\nday: 2020-01-01\nratio: 1:30\nyes_: [yes, y]\nn: 0x10\nf: 1.5\nq: 16Gi\nnothing: ~\nv: 1.10.0\n"
+        "commits: [72551e2, 01443e5, 1e-1, 12e4f]\nwhole: [08, 8.0, 0o17, 017, 1_000]\nlarge: 1e21\n",
     )
     document = load_documents([path])[0].document
     assert document == {
-        "kind": "Pod", "day": "2020-01-01", "ratio": "1:30", "yes_": True, "n": 16, "f": 1.5, "q": "16Gi",
-        "nothing": None, "v": "1.10.0",
+        "kind": "Pod", "day": "2020-01-01", "ratio": "1:30", "yes_": [True, "y"], "n": 16, "f": 1.5, "q": "16Gi",
+        "nothing": None, "v": "1.10.0", "commits": [7255100, 144300000, 0.1, "12e4f"],
+        "whole": [8, 8, 15, 15, 1000], "large": 1e21,
     }  # fmt: skip
+    assert [type(number) for number in document["whole"]] == [int] * 5
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,7 @@ def test_scalars_are_read_as_the_api_machinery_does(tmp_path: Path) -> None:
         ("kind: a\nx: &x {y: *x}\n", "found unconstructable recursive node (line 2, column 4)"),
         ("kind: [", "is not YAML"),
         ("kind: ä\n\nx: y\x07\n", r"the character U+0007 is not allowed in it (line 3, column 5)"),
+        ("kind: a\nx: .inf\n", '".inf" cannot be read as float (line 2, column 4)'),
         ("kind: a\nx: !!int b\n", '"b" cannot be read as int (line 2, column 4)'),
         ("kind: a\nx: !!set {b}\n", "could not determine a constructor for the tag 'tag:yaml.org,2002:set'"),
         ('{"kind": "a", "x": "\\ud800"}', "is not YAML: found invalid Unicode character escape code"),
@@ -248,6 +252,8 @@ def test_a_written_text_reads_back_unchanged(text: str) -> None:
 def test_written_yaml_has_no_aliases_and_accepts_tuples() -> None:
     shared = {"a": (1, 2)}
     assert dump_yaml([shared, shared]) == "- a:\n  - 1\n  - 2\n- a:\n  - 1\n  - 2\n"
+    # kubectl would read a boolean and a number if they were not quoted.
+    assert dump_yaml(["y", "72551e2"]) == "- 'y'\n- '72551e2'\n"
 
 
 @pytest.mark.parametrize(
