@@ -7,6 +7,8 @@ set -eu
 venv=$1 lock=$2 python=$3
 here=$(dirname "$0")
 own=.cache/uv
+# Users install by default into their own folders (`user = true` in pip.conf), or into a folder that they name.
+export PIP_USER=0 PIP_TARGET= PIP_PREFIX=
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -16,7 +18,8 @@ with_uv() {
     export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}"
     if [ -n "${PIP_INDEX_URL:-}" ]; then export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}"; fi
     if [ -n "${PIP_CERT:-}" ]; then export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"; fi
-    [ -x "$venv/bin/python" ] || "$1" venv -q --seed --python "$python" "$venv" || return 1
+    # After an upgrade of Python the link of the environment may lead nowhere.
+    [ -x "$venv/bin/python" ] || UV_VENV_CLEAR=1 "$1" venv -q --seed --python "$python" "$venv" || return 1
     say "2 of 3: installing $(grep -c '^[a-z]' "$lock") packages into $venv"
     "$1" pip install -q --python "$venv/bin/python" --require-hashes -r "$lock" || return 1
     say '3 of 3: installing dranode itself'
@@ -24,7 +27,7 @@ with_uv() {
 }
 
 with_pip() {
-    [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
+    [ -x "$venv/bin/python" ] || "$python" -m venv --clear "$venv"
     say "2 of 3: installing $(grep -c '^[a-z]' "$lock") packages into $venv with pip, which takes longer than uv"
     "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-compile --require-hashes -r "$lock"
     say '3 of 3: installing dranode itself'

@@ -49,21 +49,31 @@ def test_the_launcher_creates_its_environment_once_and_runs_the_plugin(dist: Pat
     tools.mkdir()
     # A python3 that creates an environment as venv does, with a python in it that logs its arguments.
     python = tools / "python3"
-    made = f'printf \'#!/bin/sh\\necho "$@" >> {log}\\n\' > "$3/bin/python"'
-    steps = ("#!/bin/sh", 'mkdir -p "$3/bin"', 'cp "$0" "$3/bin/kubectl-dranode"', made, 'chmod +x "$3/bin/python"')
+    made = f'printf \'#!/bin/sh\\necho "$@" >> {log}\\n\' > "$5/bin/python"'
+    steps = ("#!/bin/sh", 'mkdir -p "$5/bin"', made, 'chmod +x "$5/bin/python"')
     python.write_text("\n".join(steps))
     python.chmod(0o755)
     with tarfile.open(dist / "kubectl-dranode.tar.gz") as archive:
         archive.extractall(dist / "plugin", filter="data")
     environment = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(dist)}
-    for _ in range(2):
+
+    def run() -> list[str]:
+        log.write_text("")
         subprocess.run([dist / "plugin" / "kubectl-dranode", "claims", "-A"], env=environment, check=True)
-    lines = log.read_text().splitlines()
-    libraries, own = (line.split() for line in lines if "pip install" in line)
+        return log.read_text().splitlines()
+
+    first, second = run(), run()
+    libraries, own = (line.split() for line in first if "pip install" in line)
     # Only libraries come from an index, and pip compares them with the hashes of the release.
     assert {"--require-hashes", "--no-deps", str(dist / "plugin" / "run.lock")} < set(libraries)
     assert {"--no-index", "--no-deps", str(dist / "plugin" / f"dranode-{version()}-py3-none-any.whl")} < set(own)
-    assert [line.endswith("run_plugin() claims -A") for line in lines] == [False, False, True, True]
+    assert first[-1].endswith("run_plugin() claims -A")
+    assert second == ["-I -c import dranode.tools", first[-1]]
+    # The Python that the environment was made with is gone after an upgrade.
+    (made_python,) = dist.glob(".cache/kubectl-dranode/*/bin/python")
+    made_python.unlink()
+    made_python.symlink_to(dist / "python3.11")
+    assert run() == first
 
 
 def test_the_lock_in_the_archive_has_a_hash_for_every_library(dist: Path) -> None:
