@@ -117,7 +117,7 @@ def run(command: click.Command, arguments: list[str], name: str | None = None) -
         arguments: what follows its name.
         name: its name in the help; None for the program's own name.
     """
-    _prepare_output()
+    _prepare_streams()
     try:
         status = _status(command, arguments, name)
         # A flush that fails at exit would print a traceback.
@@ -170,9 +170,14 @@ def _sentence_of(error: Exception) -> str | None:
     return None
 
 
-def _prepare_output() -> None:
-    """Make sure that output can be written, also without stdout or to a terminal that lacks some characters."""
-    # Python sets stdout to None if it was closed before the start (`>&-`).
+def _prepare_streams() -> None:
+    """Make sure that output can be written, also without stdout or to a terminal that lacks some characters.
+
+    The same for input: a missing stdin is empty.
+    """
+    # Python sets stdin and stdout to None if they were closed before the start (`<&-`, `>&-`).
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - until the process ends
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
     if isinstance(sys.stdout, TextIOWrapper):

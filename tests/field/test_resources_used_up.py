@@ -65,14 +65,17 @@ def test_an_output_to_a_full_disk_is_reported_in_one_sentence(arguments: tuple[s
     assert done.returncode == 1
 
 
-def test_a_closed_output_is_not_an_error() -> None:
-    done = subprocess.run(
-        ["sh", "-c", 'exec "$0" topology --machine cores=2 >&-', PROGRAM],
-        stderr=subprocess.PIPE,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
+@pytest.mark.parametrize(
+    ("command", "status", "errors"),
+    [
+        ("topology --machine cores=2 >&-", 0, b""),
+        ("allocate - <&-", 1, b"dranode: - holds no document\n"),
+    ],
+)
+def test_a_closed_output_is_not_an_error_and_a_closed_input_is_empty(command: str, status: int, errors: bytes) -> None:
+    shell = ["sh", "-c", f'exec "$0" {command}', str(PROGRAM)]
+    done = subprocess.run(shell, stderr=subprocess.PIPE, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (status, errors)
 
 
 @pytest.fixture
