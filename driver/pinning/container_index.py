@@ -141,7 +141,7 @@ class Containers:
             return ()
         if before is None or before.machine != snapshot.machine:
             return tuple(self._all.values())
-        keys = self._users_of(before.index.differing(snapshot.index))
+        keys = self._users_of(before.claims.differing(snapshot.claims))
         if before.shared != snapshot.shared:
             keys |= self._pooled
         return tuple(self._all[key] for key in keys)
@@ -161,7 +161,7 @@ class Containers:
             keys = set(self._all)
         else:
             # Only a changed record, or a container that is new, can change who runs on the shared pool.
-            keys = self._users_of(before.index.differing(after.index))
+            keys = self._users_of(before.claims.differing(after.claims))
             keys.update(pinned.container.id for pinned in change.put)
         for key in keys:
             (self._pooled.add if pooled(self._all[key], after) else self._pooled.discard)(key)

@@ -343,7 +343,7 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
         names: how containers name the claims of each of several drivers.
     """
 
-    claims: Mapping[str, PinnedClaim] = msgspec.field(default_factory=PinnedClaims)
+    claims: PinnedClaims = msgspec.field(default_factory=PinnedClaims)
     online: CPUSet = msgspec.field(default_factory=CPUSet)
     reserved: CPUSet = msgspec.field(default_factory=CPUSet)
     mems: CPUSet = NO_CPUS
@@ -363,15 +363,10 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
         """Return how containers name the claims of each driver."""
         return self.names or (ClaimNames("", self.cdi_kind, self.variable, self.part_variable),)
 
-    @cached_property
-    def index(self) -> PinnedClaims:
-        """Return the claims with sums over all of them."""
-        return self.claims if isinstance(self.claims, PinnedClaims) else PinnedClaims.of(self.claims.values())
-
     @property
     def held(self) -> CPUSet:
         """Return the CPUs that claims hold."""
-        return self.index.held
+        return self.claims.held
 
     @property
     def machine(self) -> tuple[object, ...]:
@@ -408,7 +403,7 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
     @property
     def by_pod(self) -> Mapping[str, tuple[PinnedClaim, ...]]:
         """Return the claims of every pod, by the pod's UID."""
-        return self.index.by_pod
+        return self.claims.by_pod
 
     def claims_of_devices(self, devices: Iterable[str]) -> Iterator[str]:
         """Yield the keys of the claims that these CDI devices belong to; devices of other drivers are ignored."""
@@ -480,8 +475,8 @@ class JoinedSnapshots(msgspec.Struct):
         """Replace a driver's snapshot, and return the joined one."""
         before = self._latest.get(driver, PinSnapshot())
         self._latest[driver] = snapshot
-        new = snapshot.index.by_key
-        changed = before.index.differing(snapshot.index)
+        new = snapshot.claims.by_key
+        changed = before.claims.differing(snapshot.claims)
         if changed:
             put = [replace(new[key], driver=driver) for key in changed if key in new]
             drop = [claim_key(driver, key) for key in changed if key not in new]

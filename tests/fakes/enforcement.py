@@ -14,7 +14,7 @@ from dranode.driver.pinning.enforcement import (
     synchronize,
 )
 from dranode.driver.pinning.identity import Evidence
-from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, PinSnapshot
 
 VARIABLE = "DRA_CPUSET_"
 KIND = "dra.k8s.io/cpu"
@@ -57,7 +57,7 @@ def claim(
 
 def snapshot(*claims: PinnedClaim, online: str = "0-7", reserved: str = "", mems: str = "") -> PinSnapshot:
     return PinSnapshot(
-        {each.claim.uid: each for each in claims},
+        PinnedClaims.of(claims),
         CPUSet.parse(online),
         CPUSet.parse(reserved),
         CPUSet.parse(mems),

@@ -16,7 +16,7 @@ from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, PinSnapshot
 from tests.fakes.nri import FakeRuntime, pod
 
 NEW, OLD = "v0.12.1", ""
@@ -24,7 +24,7 @@ P1, P2 = pod("p1"), pod("p2")
 ENV = ("DRA_CPUSET_a=2-3",)
 EMPTY = PinSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 CLAIM = PinnedClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
-HELD = replace(EMPTY, claims={"a": CLAIM})
+HELD = replace(EMPTY, claims=PinnedClaims.of([CLAIM]))
 
 
 @dataclass

@@ -53,7 +53,7 @@ def test_a_check_of_changed_containers_finds_the_same_as_a_check_of_all(
     containers = Containers(Pinned(Container(str(n), str(n), pod), tuple(uids)) for n, uids in enumerate(having))
     snapshot = PinSnapshot(online=CPUSet(range(8)), mems=CPUSet((0, 1)))
     for put, drop, online, unread, settles in steps:
-        claims = snapshot.index.changed(put, drop)
+        claims = snapshot.claims.changed(put, drop)
         snapshot = replace(snapshot, claims=claims, online=online or snapshot.online, unread=unread)
         assert due(containers, snapshot) == due(Containers(containers), snapshot)
         if settles:
@@ -95,11 +95,11 @@ class Node(RuleBasedStateMachine):
         claim = PinnedClaim(
             ClaimRef("ns", uid, uid), CPUSet(free[:count]), held, frozenset(pods), shared_in_pod=not one
         )
-        self.snapshot = replace(self.snapshot, claims=self.snapshot.index.changed([claim]))
+        self.snapshot = replace(self.snapshot, claims=self.snapshot.claims.changed([claim]))
 
     @rule(uid=NAMES)
     def unprepare(self, uid: str) -> None:
-        self.snapshot = replace(self.snapshot, claims=self.snapshot.index.changed(drop=[uid]))
+        self.snapshot = replace(self.snapshot, claims=self.snapshot.claims.changed(drop=[uid]))
 
     @rule(pod=PODS, uids=st.sets(NAMES, max_size=2), forged=st.booleans(), name=st.sampled_from("xyz"))
     def create(self, pod: str, uids: set[str], forged: bool, name: str) -> None:  # noqa: FBT001 - a rule

@@ -13,7 +13,7 @@ from dranode.driver.claims.record import Record
 from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import AskKubelet, Evidence, KubeletPodClaims, identify
-from dranode.driver.pinning.snapshot import PinSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaims, PinSnapshot
 from tests.fakes.settings import MemoryNotes, quiet_record
 from tests.unit.cpu.isolation.test_partitions import CONTAINER, OTHER, PartitioningKernel, partition
 
@@ -24,7 +24,7 @@ GROUP = ResourceClaimConsumerReference(
 MEMBER = PodSandbox("s1", "0f1e2d3c-0000-4000-8000-000000000001", "default", "crew-0")
 CPUS = CPUSet((2, 3))
 CLAIM = pinned_claim(Record(uid=UID, namespace="default", name="team", cpus=CPUS, held=CPUS, pods=(GROUP,)))
-SNAPSHOT = PinSnapshot({UID: CLAIM}, CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind=KIND)
+SNAPSHOT = PinSnapshot(PinnedClaims.of([CLAIM]), CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind=KIND)
 LISTED = Evidence(pods={MEMBER.uid: KubeletPodClaims({"main": (f"{KIND}=claim-{UID}",)})})
 SILENT = Evidence(pods={MEMBER.uid: None})
 UNGIVEN = Evidence(pods={MEMBER.uid: KubeletPodClaims({})})

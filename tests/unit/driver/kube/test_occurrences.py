@@ -16,12 +16,12 @@ from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, PinSnapshot
 from dranode.sim.machines.forms import open_machine
 
 CLAIM = ClaimRef("default", "a", "uid-a")
 HELD = PinSnapshot(
-    claims={"uid-a": PinnedClaim(CLAIM, CPUSet.parse("2-3"), CPUSet.parse("2-3"), frozenset({"uid-p"}))},
+    claims=PinnedClaims.of([PinnedClaim(CLAIM, CPUSet.parse("2-3"), CPUSet.parse("2-3"), frozenset({"uid-p"}))]),
     online=CPUSet.parse("0-7"),
     variable="DRA_CPUSET_",
 )
@@ -115,7 +115,7 @@ def test_a_lifted_quota_that_a_cgroup_still_limits_is_reported_once(
 
     class Lifted(Surroundings):
         def snapshot(self) -> PinSnapshot:
-            return replace(HELD, claims={"uid-a": replace(HELD.claims["uid-a"], lift_quota=True)})
+            return replace(HELD, claims=PinnedClaims.of([replace(HELD.claims["uid-a"], lift_quota=True)]))
 
         reread = snapshot
 

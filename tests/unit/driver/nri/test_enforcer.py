@@ -20,11 +20,11 @@ from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.drift import REPAIRS
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, PinSnapshot
 
 EMPTY = PinSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 CLAIM = PinnedClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
-HELD = replace(EMPTY, claims={"a": CLAIM})
+HELD = replace(EMPTY, claims=PinnedClaims.of([CLAIM]))
 MINE = Container("c1", "main", PodSandbox("s1", "p1", "default", "p1"), env=("DRA_CPUSET_a=2-3",), cpus=CLAIM.cpus)
 OTHER = Container("c2", "main", PodSandbox("s2", "p2", "default", "p2"), cpus=HELD.shared, started=True, cgroup="/c2")
 

@@ -18,11 +18,11 @@ from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.verifier import START_DELAY_SECONDS
 from dranode.driver.pinning.containers import Container, Resources
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, PinSnapshot
 
 EMPTY = PinSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 CLAIM = PinnedClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
-HELD = replace(EMPTY, claims={"a": CLAIM})
+HELD = replace(EMPTY, claims=PinnedClaims.of([CLAIM]))
 
 
 def made(name: str, *env: str) -> Container:

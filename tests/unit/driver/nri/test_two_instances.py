@@ -19,12 +19,12 @@ from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.state import EnforcementStatus
 from dranode.driver.pinning.containers import Container, Resources
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import JoinedSnapshots, Part, PinnedClaim, PinSnapshot
+from dranode.driver.pinning.snapshot import JoinedSnapshots, Part, PinnedClaim, PinnedClaims, PinSnapshot
 from dranode.sim.machines.forms import open_machine
 
 EMPTY = PinSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 CLAIM = PinnedClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
-HELD = replace(EMPTY, claims={"a": CLAIM})
+HELD = replace(EMPTY, claims=PinnedClaims.of([CLAIM]))
 MINE = Container("c1", "main", PodSandbox("s1", "p1", "default", "p1"), env=("DRA_CPUSET_a=2-3",))
 OTHER = Container("c2", "main", PodSandbox("s2", "p2", "default", "p2"))
 UNKNOWN = Container("c3", "main", PodSandbox("s3", "p3", "default", "p3"), env=("DRA_CPUSET_b=4",))
@@ -185,7 +185,7 @@ OF_MEMORY = PinnedClaim(ClaimRef("default", "mine", "m"), pods=frozenset(("p1",)
     (Part(0, nodes=CPUSet((1,)), binds=True, hugepages=((HUGE, 4 * HUGE),)),)
 )
 MEMORY = PinSnapshot(
-    {"m": OF_MEMORY},
+    PinnedClaims.of([OF_MEMORY]),
     mems=CPUSet((0, 1)),
     variable="DRANODE_MEMS_",
     cdi_kind="dra.memory/claim",
@@ -269,7 +269,7 @@ def test_nodes_that_only_the_other_instance_knows_are_left_unchanged() -> None:
 
 @pytest.mark.parametrize(("kernel", "again"), [("2-3", CLAIM.cpus), ("4-5", HELD.shared), ("", HELD.shared)])
 def test_an_unidentified_container_stays_on_the_cpus_that_the_other_instance_set(kernel: str, again: CPUSet) -> None:
-    others = replace(HELD, claims={"a": replace(CLAIM, pods=frozenset())})
+    others = replace(HELD, claims=PinnedClaims.of([replace(CLAIM, pods=frozenset())]))
     bench = Bench(others, replace(MINE, started=True, cgroup="/c1", cpus=others.shared), cpus=str(others.shared))
     bench.kernel.cpus = kernel
     assert [each.cpus for _, each in bench.again()] == [again]

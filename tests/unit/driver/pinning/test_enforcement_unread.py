@@ -19,7 +19,7 @@ from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, PinSnapshot
 
 REASON = "the ledger cannot be read"
 EMPTY = PinSnapshot(online=CPUSet(range(8)), reserved=CPUSet((7,)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
@@ -27,9 +27,9 @@ MINE, THEIRS = (
     PinnedClaim(ClaimRef("default", name, name), cpus, cpus, frozenset((f"pod-{name}",)))
     for name, cpus in (("mine", CPUSet((0, 1, 4, 5))), ("theirs", CPUSet((2,))))
 )
-HELD = replace(EMPTY, claims={"mine": MINE, "theirs": THEIRS})
+HELD = replace(EMPTY, claims=PinnedClaims.of([MINE, THEIRS]))
 # A CDI spec names no pod, and one of the two specs is missing.
-UNREAD = replace(EMPTY, claims={"mine": replace(MINE, pods=frozenset())}, unread=Unread(REASON))
+UNREAD = replace(EMPTY, claims=PinnedClaims.of([replace(MINE, pods=frozenset())]), unread=Unread(REASON))
 BLIND = replace(EMPTY, unread=Unread(REASON, blind=True))
 
 
@@ -139,7 +139,7 @@ def test_a_new_container_gets_reserved_cpus_or_is_refused_if_held_cpus_are_unkno
 
 def test_a_claim_keeps_cpus_that_were_reserved_later(world: World) -> None:
     early = PinnedClaim(ClaimRef("default", "early", "early"), CPUSet((6,)), CPUSet((6,)))
-    world.node.now = replace(BLIND, reserved=CPUSet((6, 7)), claims={"early": early})
+    world.node.now = replace(BLIND, reserved=CPUSet((6, 7)), claims=PinnedClaims.of([early]))
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((7,))
 
 
@@ -222,7 +222,7 @@ def test_a_claims_container_waits_until_containers_created_meanwhile_are_listed(
     world.enforcer.started(came)
     # The claim is another one than those that were held then.
     late = PinnedClaim(ClaimRef("default", "late", "late"), CPUSet((3, 6)), CPUSet((3, 6)), frozenset(("pod-late",)))
-    world.node.now = replace(EMPTY, claims={"late": late})
+    world.node.now = replace(EMPTY, claims=PinnedClaims.of([late]))
     new = replace(container("late", CPUSet(), ("DRA_CPUSET_late=3,6",)), started=False)
     refusal = "still runs on CPUs 3,6, and default/late holds some of them, but it was reported while.*in a moment"
     with pytest.raises(RefusedError, match=refusal):

@@ -9,13 +9,13 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import AskKubelet, AskLedger, Evidence, Identity, KubeletPodClaims, identify
-from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, PinSnapshot
 
 UID = "7d3a1f64-5c0b-4a55-9d0f-3a5c8c7b1e10"
 OTHER = "7d3a1f64-5c0b-4a55-9d0f-3a5c8c7b1e11"
 OWNER, STRANGER = PodSandbox("s1", "p1", "default", "owner"), PodSandbox("s9", "p9", "default", "stranger")
 CLAIM = PinnedClaim(ClaimRef("default", "mine", UID), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
-SNAPSHOT = PinSnapshot({UID: CLAIM}, CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+SNAPSHOT = PinSnapshot(PinnedClaims.of([CLAIM]), CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 TRUE = f"DRA_CPUSET_{UID}=2-3"
 
 
@@ -130,7 +130,9 @@ def test_a_container_without_its_claims_variable_is_refused_because_cdi_is_off()
 def test_a_claim_that_holds_nothing_injects_no_variable_so_none_is_missing() -> None:
     """A claim with admin access, beside a runtime that does not report CDI devices over NRI (containerd 1.7)."""
     admin = PinnedClaim(ClaimRef("default", "watch", UID), pods=frozenset(("p1",)))
-    snapshot = PinSnapshot({UID: admin}, CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+    snapshot = PinSnapshot(
+        PinnedClaims.of([admin]), CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu"
+    )
     told = Evidence(pods={"p1": KubeletPodClaims({"main": (f"dra.k8s.io/cpu=claim-{UID}",)})})
     assert identify(container("PATH=/bin"), snapshot, told) == Identity()
 
@@ -154,16 +156,18 @@ def test_an_existing_container_unknown_to_kubelet_is_an_ordinary_one() -> None:
 
 
 def test_a_driver_without_variable_and_kind_recognizes_nothing() -> None:
-    bare = PinSnapshot({UID: CLAIM}, CPUSet(range(8)))
+    bare = PinSnapshot(PinnedClaims.of([CLAIM]), CPUSet(range(8)))
     assert identify(container(TRUE, cdi=(f"=claim-{UID}",), pod=STRANGER), bare, Evidence()) == Identity()
 
 
 def test_an_existing_container_only_on_held_offline_cpus_was_pinned_by_a_driver() -> None:
-    offline = PinSnapshot({UID: CLAIM}, CPUSet((0, 1, 2, 4, 5)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+    offline = PinSnapshot(
+        PinnedClaims.of([CLAIM]), CPUSet((0, 1, 2, 4, 5)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu"
+    )
     for cpus in ((2,), (2, 3)):
         pinned = container(TRUE, pod=STRANGER, cpus=cpus)
         assert identify(pinned, offline, Evidence(pods={"p9": None}), exists=True).claims == (CLAIM,)
-    none = PinSnapshot({UID: CLAIM}, CPUSet((0, 1)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+    none = PinSnapshot(PinnedClaims.of([CLAIM]), CPUSet((0, 1)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
     pinned = container(TRUE, pod=STRANGER, cpus=(3,))
     assert identify(pinned, none, Evidence(), exists=True).ask == AskKubelet((STRANGER,))
 
@@ -179,7 +183,7 @@ def test_a_silent_kubelet_does_not_deny_a_claim() -> None:
 
 def test_a_variable_adds_no_request_if_the_runtime_reports_devices() -> None:
     kind = "dra.k8s.io/cpu"
-    snapshot = PinSnapshot({UID: CLAIM}, CPUSet(range(8)), part_variable="DRA_PART_", cdi_kind=kind)
+    snapshot = PinSnapshot(PinnedClaims.of([CLAIM]), CPUSet(range(8)), part_variable="DRA_PART_", cdi_kind=kind)
     forged = (f"DRA_PART_{UID}_1=2",)
     assert snapshot.parts_of(UID, (f"{kind}=claim-{UID}-0",), forged) == {0}
     assert snapshot.parts_of(UID, (f"{kind}=claim-{UID}",), forged) == set()

@@ -9,7 +9,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.pinning.container_index import ContainerChange, Containers, settle
 from dranode.driver.pinning.containers import Container, Pinned
-from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, PinSnapshot
 
 
 def pinned(identity: str, *claims: str, unsure: bool = False) -> Pinned:
@@ -20,7 +20,7 @@ def pinned(identity: str, *claims: str, unsure: bool = False) -> Pinned:
 def snapshot(**claims: str) -> PinSnapshot:
     cpus = {uid: CPUSet.parse(held) for uid, held in claims.items()}
     on_record = (PinnedClaim(ClaimRef("default", uid, uid), held, held) for uid, held in cpus.items())
-    return PinSnapshot({claim.claim.uid: claim for claim in on_record}, CPUSet(range(8)))
+    return PinSnapshot(PinnedClaims.of(on_record), CPUSet(range(8)))
 
 
 def users(containers: Containers, uid: str) -> list[str]:

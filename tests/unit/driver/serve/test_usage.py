@@ -14,7 +14,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Unread
 from dranode.driver.claims.usage import ClaimsUsage, Figure
 from dranode.driver.pinning.containers import Pinned
-from dranode.driver.pinning.snapshot import HugepageLimits, JoinedSnapshots, PinnedClaim, PinSnapshot
+from dranode.driver.pinning.snapshot import HugepageLimits, JoinedSnapshots, PinnedClaim, PinnedClaims, PinSnapshot
 from dranode.driver.serve.usage import UsageWatch
 from dranode.sim.machines.confined import FolderFiles
 from dranode.sim.machines.forms import open_machine
@@ -144,7 +144,7 @@ def beside_memory(tmp_path: Path, *claims: PinnedClaim) -> tuple[Node, UsageWatc
     node = Node(tmp_path)
     joined = JoinedSnapshots()
     joined.put("dra.cpu", snapshot(claim("a", "0-1")))
-    own = {each.claim.uid: replace(each, driver="") for each in claims}
+    own = PinnedClaims.of(replace(each, driver="") for each in claims)
     node.on_record = joined.put("dra.memory", PinSnapshot(own, pins_cpus=False, variable="M_", cdi_kind="m"))
     root = open_machine(str(node.folder))
     return node, UsageWatch(root, "dra.memory", lambda: node.running, lambda: node.on_record, cost=node.cost)
