@@ -2,8 +2,7 @@
 
 python -m tests.bench.peer                     both, in turn, if dra-driver-cpu can be built by its package's name
 python -m tests.bench.peer --peer PROGRAM      both, the other as a program that was built before
-python -m tests.bench.peer --only start        one part: start, calls, records, pods, nri, rest, floor, growth, memory
-python -m tests.bench.peer --only start        one part: start, calls, records, pods, nri, rest, floor, growth, memory
+python -m tests.bench.peer --only start        one part: start, calls, records, pods, nri, rest, floor
 
 Both run as their DaemonSets run them: connected by TLS to an API server in another process, pinning for a container
 runtime in a third, with metrics on; each call comes from this process over kubelet's socket. It needs root, since each
@@ -20,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,7 +28,6 @@ from rich.table import Table
 from dranode.sim.machines.synthetic import parse_description, synthetic_tree
 from dranode.sim.machines.tree import LazyFolder, Link, TreeEntry
 from tests.bench.peer.drivers import Command, Driver, dranode, peer, serving
-from tests.bench.peer.growth import churn, many_claims, seed
 from tests.bench.peer.image_form import image_form
 from tests.bench.peer.parts import commit, echo, files, get
 from tests.bench.peer.surroundings import Api, Runtime, api_server, claim, runtime
@@ -44,15 +41,8 @@ _LARGE_CPUS = 1280
 _CONTAINERS = 500
 # The claims of a round: few enough that a pod's claims all fit on the machine.
 _CLAIMS = 8
-_GROWN = (1000, 10_000)
-_MANY = 100_000
-# Parts that measure this driver alone: internals, and what would take the other hours at 5 requests a second.
-_ALONE = ("floor", "growth", "memory")
-# How many processes of each kind are compared. Two processes with the same records differ by up to a tenth, since their
-# memory and the inodes of their files lie elsewhere.
-_PROCESSES = 3
-# The share of a CPU for work without calls. A driver that checks the files found at its start uses 0.5 %.
-_CALM = 0.001
+# Parts that measure this driver alone.
+_ALONE = ("floor",)
 # Rounds of created containers. After a minute this driver reconnects, since a runtime without unsolicited updates has
 # not received all masks for that long, and the benchmark's runtime accepts one connection.
 _CREATING = 15
@@ -215,74 +205,7 @@ class Bench:
                     self.note(f"{what}: us", "dranode", (time.perf_counter() - began) * 1e6)
                 driver.unprepare((0,))
 
-    def growth(self) -> None:
-        """Restart, reboot and calls with 1,000 and 10,000 claims on record, compared with an empty ledger."""
-        machine = _machine(self.folder / "large", _LARGE)
-        cpus = range(2, _LARGE_CPUS - _CLAIMS)
-        free = range(_LARGE_CPUS - _CLAIMS, _LARGE_CPUS)
-        command = self.drivers["dranode"]
-        with api_server([claim(n, "cpudevmachine", 1, str(cpu)) for n, cpu in enumerate(free)]) as api:
-            for count in _GROWN:
-                folders = {name: self.folder / f"{name}-{count}" for name in ("grown", "empty")}
-                seed(folders["grown"] / "kubelet" / "plugins" / "dra.cpu", count, cpus)
-                specs = {folders["grown"].name: count, folders["empty"].name: 0}
-                for folder in folders.values():
-                    # The very first start writes the specs of all claims, however long that takes.
-                    with self._serving(command, folder, machine, api, group_by="machine"):
-                        _until_written(folder / "cdi", specs[folder.name])
-                for number in range(max(3, self.rounds // 2)):
-                    for name, folder in in_turn(folders, number):
-                        with self._serving(command, folder, machine, api, first=(0,), group_by="machine") as (
-                            driver,
-                            _,
-                        ):
-                            self._note_start(f"{count} on record", name, driver)
-                            driver.unprepare((0,))
-                    for name, folder in in_turn(folders, number):
-                        for spec in (folder / "cdi").iterdir():
-                            spec.unlink()
-                        with self._serving(command, folder, machine, api, group_by="machine", first=(0,)) as (
-                            driver,
-                            _,
-                        ):
-                            self._note_start(f"{count} on record, no specs", name, driver)
-                            driver.unprepare((0,))
-                            took = _until_written(folder / "cdi", specs[folder.name])
-                            self.note(f"{count} on record, no specs: from there to all specs, ms", name, took)
-                self._grown_calls(command, count, machine, api, cpus)
-
-    def _grown_calls(self, command: Command, count: int, machine: Path, api: Api, cpus: Sequence[int]) -> None:
-        """Calls with `count` claims on record and with none, after all drivers have checked their existing files."""
-        with contextlib.ExitStack() as stack:
-            drivers: dict[str, list[Driver]] = {"grown": [], "empty": []}
-            for number in range(_PROCESSES):
-                for name, each in in_turn(drivers, number):
-                    folder = self.folder / f"calls-{name}-{count}-{number}"
-                    seed(folder / "kubelet" / "plugins" / "dra.cpu", count if name == "grown" else 0, cpus)
-                    serving = self._serving(command, folder, machine, api, containers=_CONTAINERS, group_by="machine")
-                    each.append(stack.enter_context(serving)[0])
-            for each in drivers.values():
-                for driver in each:
-                    _until_calm(driver)
-            self._rounds(drivers, f"{count} on record", range(_CLAIMS))
-
-    def _note_start(self, case: str, name: str, driver: Driver) -> None:
-        self.note(f"{case}: exec to GetInfo, ms", name, driver.started.info)
-        self.note(f"{case}: exec to first Prepare, ms", name, driver.started.prepared)
-        self.note(f"{case}: exec to first Prepare, CPU ms", name, driver.started.prepared_cpu)
-
-    def memory(self) -> None:
-        """Resident memory while 100,000 claims come and go, connected and pinning 500 containers."""
-        machine = _machine(self.folder / "large", _LARGE)
-        with api_server(many_claims(_MANY, range(2, _LARGE_CPUS))) as api, contextlib.ExitStack() as stack:
-            drivers = self._all(stack, "memory", machine, api, containers=_CONTAINERS, group_by="machine")
-            for name, (driver, _) in drivers.items():
-                churn(driver, _MANY, partial(self._note_of, name))
-
     # --- what they share ---
-
-    def _note_of(self, name: str, what: str, value: float) -> None:
-        self.note(what, name, value)
 
     def _rounds(self, drivers: Mapping[str, Sequence[Driver]], case: str, numbers: Sequence[int]) -> None:
         every: dict[tuple[str, str], list[float]] = {}
@@ -375,24 +298,6 @@ def _alone(drivers: Mapping[str, tuple[Driver, Runtime]]) -> dict[str, tuple[Dri
     return {name: (driver,) for name, (driver, _) in drivers.items()}
 
 
-def _until_written(folder: Path, files: int) -> float:
-    """Wait until `files` files exist; return the milliseconds."""
-    began = time.perf_counter()
-    while len(tuple(folder.iterdir())) < files:
-        time.sleep(0.1)
-    return (time.perf_counter() - began) * 1000
-
-
-def _until_calm(driver: Driver) -> None:
-    """Wait until a driver has checked all files found at its start, which it does a few at a time."""
-    seconds = 3
-    while True:
-        before = driver.usage()
-        time.sleep(seconds)
-        if driver.usage().since(before).cpu < seconds * 1e6 * _CALM:
-            return
-
-
 def _spread(values: Sequence[float]) -> str:
     if len(values) < 3:
         return ""
@@ -426,7 +331,7 @@ def _built() -> Path | None:
 
 def main() -> None:
     """Run the requested parts."""
-    parts = ("start", "calls", "records", "pods", "nri", "rest", "floor", "growth", "memory")
+    parts = ("start", "calls", "records", "pods", "nri", "rest", "floor")
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peer")
     parser.add_argument("--peer", type=Path, help="the program dracpu of dra-driver-cpu; built by its name without it")
     parser.add_argument(
@@ -458,7 +363,7 @@ def _measure(part: str, drivers: Mapping[str, Command], rounds: int, folder: Pat
         bench = Bench(these, rounds, Path(name))
         run: Callable[[], None] = getattr(bench, part)
         run()
-        draw(bench.figures, ("grown", "empty") if part == "growth" else tuple(these))
+        draw(bench.figures, tuple(these))
 
 
 if __name__ == "__main__":
