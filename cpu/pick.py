@@ -44,13 +44,14 @@ from dranode.cpu.pick_packed import (
 from dranode.cpu.topology import CPUGroups, Topology
 
 # NUMA-distributed picks (KEP-2902): the same number of CPUs from every NUMA node that is needed. They use the smallest
-# number of nodes over which the count can be divided evenly in steps of a group size, and of the possible node sets the
-# one that leaves the most similar numbers of free CPUs on all nodes. The answers are those of dra-driver-cpu's
-# `takeByTopologyNUMADistributed`, except for three defects of the original: its loop over sets of four and more nodes
-# can overwrite the best set, it never ends if no node can take the remainder in whole steps, and its search grows with
-# 4 to the power of the nodes. Here the first best set wins, such remainders are skipped, and if there are more than
-# `SEARCH_LIMIT` possibilities (beyond about eight nodes) the nodes with the most free CPUs are taken, which is the most
-# even answer except for ties and rounding.
+# number of nodes over which the count can be divided evenly in steps of a group size, and of the possible node sets,
+# those of one package first, the one that leaves the most similar numbers of free CPUs on all nodes. The answers are
+# those of dra-driver-cpu's `takeByTopologyNUMADistributed`, except for four defects of the original: it takes nodes of
+# several packages where one has enough, its loop over sets of four and more nodes can overwrite the best set, it never
+# ends if no node can take the remainder in whole steps, and its search grows with 4 to the power of the nodes. Here the
+# first best set wins, such remainders are skipped, and if there are more than `SEARCH_LIMIT` possibilities (beyond
+# about eight nodes) the nodes with the most free CPUs are taken, which is the most even answer except for ties and
+# rounding.
 
 SEARCH_LIMIT: Final = 1 << 15
 
@@ -97,8 +98,12 @@ def distributed(groups: CPUGroups, candidates: int, count: int, step: int, *, wh
     """
     if count > 0 and count % step == 0:
         order = numa_order(groups, candidates)
-        nodes = _Nodes(tuple((groups.numa[index] & candidates).bit_count() for index in order), step)
-        shares = _shares(nodes, count, _fewest_nodes(groups, count, step))
+        nodes = [groups.numa[index] & candidates for index in order]
+        packages = () if groups.numa_on_top or len(groups.packages) == 1 else groups.packages
+        machine, *inside = (
+            _Nodes(tuple((node & place).bit_count() for node in nodes), step) for place in (-1, *packages)
+        )
+        shares = _shares(machine, inside, count, _fewest_nodes(groups, count, step))
         if shares is not None:
             taken = _take(groups, candidates, zip(order, shares, strict=True), step, whole=whole)
             if taken.bit_count() == count:
@@ -113,13 +118,24 @@ def _fewest_nodes(groups: CPUGroups, count: int, step: int) -> int:
     return -(-(count // step) // steps_per_node)
 
 
-def _shares(nodes: _Nodes, count: int, fewest: int) -> _Shares | None:
-    """Return what each node gives, using the fewest nodes; None if the count cannot be divided."""
-    for size in range(fewest, min(count // nodes.step, len(nodes.free)) + 1):
-        even = count // size // nodes.step * nodes.step
+def _shares(machine: _Nodes, packages: Iterable[_Nodes], count: int, fewest: int) -> _Shares | None:
+    """Return what each node gives, using the fewest nodes, of one package if possible; None if it cannot be divided.
+
+    Args:
+        machine: all nodes.
+        packages: the same nodes for each package, with 0 CPUs free in those of other packages.
+        count: how many CPUs.
+        fewest: with how many nodes to begin.
+    """
+    packages = tuple(packages)
+    for size in range(fewest, min(count // machine.step, len(machine.free)) + 1):
+        even = count // size // machine.step * machine.step
         rest = count - even * size
-        ways = comb(len(nodes.free), size) * (1 << size if rest else 1)
-        shares = (_most_even if ways <= SEARCH_LIMIT else _most_free)(nodes, size, even, rest)
+        ways = comb(len(machine.free), size) * (1 << size if rest else 1)
+        best = _most_even if ways <= SEARCH_LIMIT else _most_free
+        # A single node is in one package anyway.
+        inside = [best(nodes, size, even, rest) for nodes in packages] if size > 1 else []
+        shares = min(filter(None, inside), key=machine.squares, default=None) or best(machine, size, even, rest)
         if shares is not None:
             return shares
     return None

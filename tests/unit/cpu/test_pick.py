@@ -315,3 +315,11 @@ class TestUntouchedFirst:
         machine = regular(sockets=2, numa=1, l3=1, cores=2, threads=2)
         free, wishes = CPUSet.parse("0-1,4-6"), {"policy": PickPolicy.NUMA_DISTRIBUTED, "group": 1}
         assert str(pick(machine, free, 5, **wishes).cpus) == "0-1,4-6"  # type: ignore[arg-type]
+
+
+def test_equal_parts_come_from_the_numa_nodes_of_one_package_if_it_has_enough() -> None:
+    # Each package has four NUMA nodes, of which the last has fewer CPUs free (kubernetes/kubernetes#141237).
+    machine = topology({cpu: (cpu, cpu // 32, cpu // 8, 0) for cpu in range(64)})
+    free = machine.online - CPUSet.parse("30-31,62-63")
+    picks = {count: str(pick(machine, free, count, policy=PickPolicy.NUMA_DISTRIBUTED).cpus) for count in (25, 28)}
+    assert picks == {25: "0-6,8-13,16-21,24-29", 28: "0-6,8-14,16-22,32-38"}
