@@ -147,31 +147,6 @@ def test_an_example_follows_kubernetes_schemas(path: Path) -> None:
     assert [problem for document in found for problem in problems(document)] == []
 
 
-def asked_of_the_driver(spec: dict[str, Any]) -> int:
-    (one,) = spec["devices"]["requests"]
-    capacity = one["exactly"].get("capacity")
-    return int(capacity["requests"]["dra.cpu/cpu"]) if capacity else int(one["exactly"]["count"])
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in EXAMPLES if path.stem != "cpu-prioritized"], ids=lambda path: path.stem
-)
-def test_a_pod_requests_as_many_cpus_of_the_node_as_its_claims(path: Path) -> None:
-    """kubelet's CPU accounting uses containers' requests, not claims (KEP-5517 is alpha)."""
-    found = list(documents(path))
-    claims = {
-        one["metadata"]["name"]: one["spec"]["spec"] if one["kind"] == "ResourceClaimTemplate" else one["spec"]
-        for one in found
-        if one["kind"] in ("ResourceClaim", "ResourceClaimTemplate")
-    }
-    for pod in (one["spec"] for one in found if one["kind"] == "Pod"):
-        (used,) = pod["resourceClaims"]
-        claim = claims[used.get("resourceClaimTemplateName") or used["resourceClaimName"]]
-        containers = [*pod["containers"], *pod.get("initContainers", ())]
-        asked = sum(int(one["resources"].get("requests", {}).get("cpu", 0)) for one in containers)
-        assert asked == asked_of_the_driver(claim)
-
-
 VARIABLES = {
     "cpu-quiet.yaml": ["DRANODE_ISOLATION_0-1"],
     "memory-vm.yaml": ["DRANODE_MEMORY_0-1_0", "DRANODE_MEMPOLICY_0-1_0", "DRA_CPUSET_0-1"],
