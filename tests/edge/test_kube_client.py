@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import pytest
 
 from dranode.api.errors import UsageError
-from dranode.driver.kube import connection
 from dranode.driver.kube.client import APIRequest, Client, Timing
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
@@ -242,16 +241,7 @@ def test_a_pod_connects_with_its_service_accounts_token_and_ca(pods_server: ApiS
     assert client.send(GET_NODE)["metadata"]["name"] == "node"
 
 
-@pytest.mark.usefixtures("pods_server")
-def test_a_pods_token_that_cannot_be_read_again_is_still_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_TOKEN_SECONDS", 0.0)
-    client = Client(Connection(Credentials(service_account=tmp_path)))
-    assert client.send(GET_NODE)["metadata"]["name"] == "node"
-    (tmp_path / "token").unlink()
-    assert client.send(GET_NODE, patient=False)["metadata"]["name"] == "node"
-
-
-@pytest.mark.parametrize("text", ["", "{", "clusters: 7", "current-context: missing", None])
+@pytest.mark.parametrize("text", ["", "{", "- a\n- b\n", "\0\1ÿ", "clusters: 7", "current-context: missing", None])
 def test_an_unusable_kubeconfig_is_named(tmp_path: Path, text: str | None) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     if text is None:

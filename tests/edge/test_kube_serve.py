@@ -163,25 +163,6 @@ def test_a_claim_over_several_drivers_is_prepared_by_each_of_them(api: ApiServer
         it.kubelet.unprepare(drivers)
 
 
-def test_edits_and_deletions_of_slices_are_undone(api: ApiServer) -> None:
-    with serving(api) as it:
-        (published,) = it.eventually(it.slices)
-        api.objects.remove("resourceslices", published["metadata"]["name"])
-        (again,) = it.eventually(it.slices)
-        assert again["spec"] == published["spec"]
-
-
-def test_a_token_that_kubelet_renews_is_read_again(api: ApiServer) -> None:
-    ref = put_claim(api, "a")
-    with serving(api) as it:
-        it.kubelet.register([CPU], PATIENCE)
-        it.eventually(it.slices)
-        api.tokens = {"second"}
-        (it.folder / "token").write_text("second")
-        assert isinstance(it.kubelet.prepare({ref: frozenset({CPU})})[ref], Prepared)
-        assert "second" not in it.log()
-
-
 def test_a_late_api_server_delays_neither_registration_nor_slices(api: ApiServer) -> None:
     ref = put_claim(api, "a")
     api.stop()

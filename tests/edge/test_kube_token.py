@@ -14,19 +14,6 @@ from dranode.driver.kube.server import Credentials
 from tests.fakes.apiserver import api_server
 
 
-def test_a_token_file_may_end_with_a_newline(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("of the pod\n")
-    with api_server(tokens={"of the pod"}) as api:
-        api.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
-        client = Client(
-            Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token_file=token)), retries=True),
-            retries=True,
-        )
-        node = client.send(APIRequest("GET", "/api/v1/nodes/node", "get nodes"))
-    assert node["metadata"]["uid"] == "node-uid"
-
-
 def test_a_token_that_is_invalid_in_a_header_is_refused_and_never_shown(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\nof the cluster")
