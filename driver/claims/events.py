@@ -67,36 +67,28 @@ class PrepareFailed(msgspec.Struct, frozen=True):
     error: str
 
 
-class DriftRepaired(msgspec.Struct, frozen=True):
+class ContainerOccurrence(msgspec.Struct, frozen=True):
+    """What happened to a container: its pod, its claims, and a sentence."""
+
+    pod: PodSandbox
+    claims: tuple[ClaimRef, ...]
+    sentence: str
+
+
+class DriftRepaired(ContainerOccurrence, frozen=True):
     """A container ran on other CPUs than it should, and was moved back."""
 
-    pod: PodSandbox
-    claims: tuple[ClaimRef, ...]
-    sentence: str
 
-
-class Unpinned(msgspec.Struct, frozen=True):
+class Unpinned(ContainerOccurrence, frozen=True):
     """A container was created while no instance pinned containers, and ran where it should not."""
 
-    pod: PodSandbox
-    claims: tuple[ClaimRef, ...]
-    sentence: str
 
-
-class QuotaStillCaps(msgspec.Struct, frozen=True):
+class QuotaStillCaps(ContainerOccurrence, frozen=True):
     """A claim lifts the quota of its container, but the quota of the pod's own cgroup still limits it."""
 
-    pod: PodSandbox
-    claims: tuple[ClaimRef, ...]
-    sentence: str
 
-
-class HugePagesStillCapped(msgspec.Struct, frozen=True):
+class HugePagesStillCapped(ContainerOccurrence, frozen=True):
     """A container has huge pages by its claims, but its pod's cgroup allows fewer."""
-
-    pod: PodSandbox
-    claims: tuple[ClaimRef, ...]
-    sentence: str
 
 
 class RecordQuarantined(msgspec.Struct, frozen=True):

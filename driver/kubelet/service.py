@@ -92,13 +92,7 @@ class DRAService:
                 # If the call failed as a whole, kubelet would get an answer for none of its claims.
                 log.exception("driver=%s claims=%s: no answer", self._driver, ", ".join(map(str, refs)))
                 answers = self._failed(refs, error)
-            seconds = self._clock() - began
-            for ref in refs:
-                answer = answers[ref.uid]
-                level = logging.INFO if isinstance(answer, Prepared) else logging.WARNING
-                log.log(level, "prepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, _outcome(answer))
-            for answer in answers.values():
-                self.observe("prepare", isinstance(answer, Prepared), seconds)
+            self._count("prepare", refs, answers, self._clock() - began)
         return answers
 
     def unprepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Refused | None]:
@@ -122,15 +116,19 @@ class DRAService:
             except Exception as error:
                 log.exception("driver=%s claims=%s: no answer", self._driver, ", ".join(map(str, refs)))
                 answers = self._failed(refs, error)
-            seconds = self._clock() - began
-            for ref in refs:
-                refusal = answers[ref.uid]
-                outcome = "done" if refusal is None else f"error={refusal.reason}"
-                level = logging.INFO if refusal is None else logging.WARNING
-                log.log(level, "unprepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, outcome)
-            for refusal in answers.values():
-                self.observe("unprepare", refusal is None, seconds)
+            self._count("unprepare", refs, answers, self._clock() - began)
         return answers
+
+    def _count(
+        self, call: str, refs: tuple[ClaimRef, ...], answers: Mapping[str, Answer | None], seconds: float
+    ) -> None:
+        """Log and count the answers to a call, which took so many seconds."""
+        for ref in refs:
+            answer = answers[ref.uid]
+            level = logging.WARNING if isinstance(answer, Refused | Conflict) else logging.INFO
+            log.log(level, "%s driver=%s claim=%s uid=%s %s", call, self._driver, ref, ref.uid, _outcome(answer))
+        for answer in answers.values():
+            self.observe(call, not isinstance(answer, Refused | Conflict), seconds)
 
     def _not_ready(self, refs: tuple[ClaimRef, ...]) -> dict[str, Refused]:
         reason = f"{self._driver} has not read its hardware and ledger yet; kubelet will ask again"
@@ -141,8 +139,10 @@ class DRAService:
         return {ref.uid: Refused(reason) for ref in refs}
 
 
-def _outcome(answer: Answer) -> str:
+def _outcome(answer: Answer | None) -> str:
     match answer:
+        case None:
+            return "done"
         case Prepared(devices):
             return f"devices={len(devices)}"
         case Refused(reason) | Conflict(reason):
