@@ -18,7 +18,7 @@ from dranode.cdi.names import parse_qualified_name
 from dranode.cdi.rules import SpecVerdict, validate
 from dranode.cdi.spec import ContainerEdits, Spec
 from dranode.sanity.apiserver import ApiServer
-from dranode.sanity.breach import Breach, Unable, expect
+from dranode.sanity.breach import Breach, Unable, expect, shown
 from dranode.sanity.claims import NAMESPACE, BenchClaim, OfferedDevice, allocated_claim, offered_devices, together
 from dranode.sanity.driver_link import DriverLink
 from dranode.sanity.kinds import KubeDocument
@@ -244,7 +244,7 @@ class Bench(DriverLink):
             Breach: the answer has changed.
         """
         (after,) = self.prepared(claim, client=client)
-        expect(after == before, f"the answer is {after}, but was {before}", remedy)
+        expect(after == before, f"the answer is {shown(after)}, but was {shown(before)}", remedy)
         return after
 
     def unprepare(self, *claims: BenchClaim, version: str = "", client: SocketClient | None = None) -> Answers:
@@ -302,7 +302,7 @@ class Bench(DriverLink):
 
     def edits(self, claim: BenchClaim, answer: ClaimAnswer) -> str:
         """Return the edits of an answer, without the claim's names in them, so that two claims can be compared."""
-        text = repr(self.specs.edits(answer.cdi))
+        text = shown(self.specs.edits(answer.cdi))
         shares = [str(result["shareID"]) for result in claim.results if result.get("shareID")]
         for value, token in [(claim.uid, "<uid>"), *((share, "<share>") for share in shares)]:
             for form in (value, value.replace("-", "_"), value.upper().replace("-", "_")):

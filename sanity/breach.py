@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import msgspec
+
 
 class Breach(Exception):  # noqa: N818 - what a check found is no error of the suite
     """A driver breaks a rule.
@@ -19,6 +23,16 @@ class Breach(Exception):  # noqa: N818 - what a check found is no error of the s
 
 class Unable(Exception):  # noqa: N818 - likewise
     """A check cannot be run here; the text says why and, if possible, how to make it run."""
+
+
+def listed(values: Iterable[str | tuple[str, ...]]) -> str:
+    """Return sorted names for a sentence, and pools and devices as `<pool>/<device>`; `nothing` if there are none."""
+    return ", ".join(sorted(value if isinstance(value, str) else "/".join(value) for value in values)) or "nothing"
+
+
+def shown(value: object) -> str:
+    """Return a value for a sentence as JSON, because a driver may be written in any language."""
+    return msgspec.json.encode(value).decode()
 
 
 def expect(holds: object, seen: str, remedy: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dranode.sanity.bench import Bench
-from dranode.sanity.breach import Unable, expect
+from dranode.sanity.breach import Unable, expect, listed, shown
 from dranode.sanity.check import must, should
 from dranode.sanity.claims import OfferedDevice, together
 
@@ -25,7 +25,11 @@ def alternatives_are_named_by_their_request(bench: Bench) -> None:
     claim = bench.claim(bench.devices(), requests=("any/second",))
     (answer,) = bench.prepared(claim)
     names = {name for device in answer.devices for name in device.requests}
-    expect(names <= {"any"}, f"the answer has the requests {sorted(names)}", "answer with the part before the slash")
+    expect(
+        names <= {"any"},
+        f"the answer has the requests {listed(names)}",
+        "answer with the part before the slash",
+    )
 
 
 @must(
@@ -41,7 +45,11 @@ def shares_are_answered(bench: Bench) -> None:
     answer.need_devices()
     shares = {result["shareID"] for result in claim.results}
     answered = {device.share_id for device in answer.devices}
-    expect(answered <= shares and answered, f"the answer has {answered}, and the allocation {shares}", "copy shareID")
+    expect(
+        answered <= shares and answered,
+        f"the answer has {shown(answered)}, and the allocation {shown(shares)}",
+        "copy shareID",
+    )
 
 
 @must("prepare-no-share-id", "dra/v1/api.proto, Device.share_id: optional; kubelet compares it with the allocation's")
@@ -52,7 +60,7 @@ def whole_devices_have_no_share(bench: Bench) -> None:
     """
     (answer,) = bench.prepared(bench.claim(bench.devices(shareable=False)), version=_v1(bench))
     answered = [device.share_id for device in answer.devices if device.share_id is not None]
-    expect(not answered, f"share_id is set to {answered}", "leave the field unset")
+    expect(not answered, f"share_id is set to {shown(answered)}", "leave the field unset")
 
 
 @must("prepare-shared-device", f"KEP-5075; {_TYPES}, Device.allowMultipleAllocations")
@@ -83,7 +91,7 @@ def a_claim_has_two_shares(bench: Bench) -> None:
     if {share for _, share in answered} == {None}:
         # That they have none is another check's finding.
         shares = {(request, None) for request, _ in shares}
-    expect(answered == shares, f"the answer has {answered}, the allocation {shares}", "answer each share")
+    expect(answered == shares, f"the answer has {shown(answered)}, the allocation {shown(shares)}", "answer each share")
 
 
 @must("prepare-share-kept", "KEP-5075; kubeletplugin helper: Unprepare undoes what Prepare of that claim did")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dranode.sanity.apiserver import RequestFault
 from dranode.sanity.bench import OTHER_DRIVER, Bench
-from dranode.sanity.breach import Unable, expect
+from dranode.sanity.breach import Unable, expect, listed
 from dranode.sanity.check import must, should
 from dranode.sanity.checks.slices import (
     CONTROLLER,
@@ -195,7 +195,7 @@ def restarts_leave_slices(bench: Bench) -> None:
     expect(
         sorted(slice_["metadata"]["name"] for slice_ in bench.slices()) == names
         and sorted(slice_["spec"]["pool"]["generation"] for slice_ in bench.slices()) == generations,
-        f"the slices are {[slice_['metadata']['name'] for slice_ in bench.slices()]}, and were {names}",
+        f"the slices are {listed(slice_['metadata']['name'] for slice_ in bench.slices())}, and were {listed(names)}",
         "match the existing slices before writing",
     )
 

@@ -16,7 +16,7 @@ from dranode.cdi.names import split_kind, written_kind_problem
 from dranode.cdi.spec import ContainerEdits
 from dranode.cdi.version import VERSIONS, minimum_version
 from dranode.sanity.bench import Bench, SpecFile
-from dranode.sanity.breach import Unable, expect
+from dranode.sanity.breach import Unable, expect, listed, shown
 from dranode.sanity.check import must, should
 from dranode.sanity.claims import BenchClaim
 from dranode.sanity.kubelet import ClaimAnswer
@@ -150,7 +150,7 @@ def names_are_not_reused(bench: Bench) -> None:
     for _ in range(2):
         claim, answer = _with_ids(bench, bench.claim([device]))
         for name in answer.cdi:
-            edits = repr(bench.specs.edits([name]))
+            edits = shown(bench.specs.edits([name]))
             seen = f"{name} had the edits {contents.get(name)}, and has {edits} now"
             expect(contents.setdefault(name, edits) == edits, seen, "make the claim's UID a part of the name")
         bench.unprepared(claim)
@@ -191,7 +191,7 @@ def repeats_leave_specs(bench: Bench) -> None:
         bench.prepared(claim)
     after = bench.specs.listing()
     changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-    expect(not changed, f"{changed} changed", "write the specs from the record only")
+    expect(not changed, f"{listed(changed)} changed", "write the specs from the record only")
 
 
 @should(
@@ -225,7 +225,7 @@ def only_specs_are_there(bench: Bench) -> None:
     before = set(bench.specs.listing())
     _with_ids(bench)
     others = [name for name in bench.specs.listing() if name not in before and not name.endswith((".json", ".yaml"))]
-    expect(not others, f"{others} is in {bench.specs.folder}", "keep other files in the driver's own folder")
+    expect(not others, f"{listed(others)} is in {bench.specs.folder}", "keep other files in the driver's own folder")
 
 
 @must(

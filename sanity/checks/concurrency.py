@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from dranode.sanity.bench import Bench, calling
-from dranode.sanity.breach import expect
+from dranode.sanity.breach import expect, listed, shown
 from dranode.sanity.check import must, should
 from dranode.sanity.claims import BenchClaim, together
 from dranode.sanity.kubelet import ClaimAnswer, DriverCallError
@@ -49,9 +49,11 @@ def many_calls_are_answered(bench: Bench) -> None:
     first: dict[str, ClaimAnswer] = {}
     for claim, answer in zip(rounds, answers, strict=True):
         expect(
-            answer.named <= claim.allocated, f"claim {claim.identity} got {sorted(answer.named)}", "do not mix up calls"
+            answer.named <= claim.allocated,
+            f"claim {claim.identity} got {listed(answer.named)}",
+            "do not mix up calls",
         )
-        seen = f"claim {claim.identity} got {answer} and {first.get(claim.uid)}"
+        seen = f"claim {claim.identity} got {shown(answer)} and {shown(first.get(claim.uid))}"
         expect(first.setdefault(claim.uid, answer) == answer, seen, "decide under a lock")
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dranode.api.errors import number_of
 from dranode.sanity.bench import OTHER_DRIVER, Bench
-from dranode.sanity.breach import Unable, expect
+from dranode.sanity.breach import Unable, expect, shown
 from dranode.sanity.check import must, should
 from dranode.sanity.claims import BenchClaim
 
@@ -123,7 +123,11 @@ def claim_parameters_override(bench: Bench) -> None:
     first, second = _distinct(bench)
     both = [_entry(first, bench.driver, "FromClass"), _entry(second, bench.driver)]
     seen, expected = _effect(bench, both), _effect(bench, [_entry(second, bench.driver)])
-    expect(seen == expected, f"with both: {seen}; by the claim alone: {expected}", "let the last one that applies win")
+    expect(
+        seen == expected,
+        f"with both: {seen}; by the claim alone: {expected}",
+        "let the last one that applies win",
+    )
 
 
 @must("configuration-requests", f"{_TYPES}, DeviceAllocationConfiguration.requests")
@@ -158,7 +162,11 @@ def parameters_reach_subrequests(bench: Bench) -> None:
         _effect(bench, [_entry(parameters, bench.driver, requests=names)], request="any/second")
         for names in ((), ("any",), ("any/second",))
     ]
-    expect(len(set(effects)) == 1, f"by none, by any, by any/second: {effects}", "compare with `a` and with `a/b`")
+    expect(
+        len(set(effects)) == 1,
+        f"by none, by any, by any/second: {'; '.join(effects)}",
+        "compare with `a` and with `a/b`",
+    )
 
 
 @must(
@@ -201,6 +209,6 @@ def _effect(bench: Bench, config: list[dict[str, Any]], request: str = "r0") -> 
 def _effect_of_second(bench: Bench, claim: BenchClaim) -> str:
     (answer,) = bench.prepared(claim)
     names = [name for device in answer.devices if device.requests == ("second",) for name in device.cdi]
-    effect = repr(bench.specs.edits(names)).replace(claim.uid, "<uid>").replace(claim.identity.name, "<name>")
+    effect = shown(bench.specs.edits(names)).replace(claim.uid, "<uid>").replace(claim.identity.name, "<name>")
     bench.unprepared(claim)
     return effect

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 from dranode.sanity.bench import Bench
-from dranode.sanity.breach import Breach, Unable, expect
+from dranode.sanity.breach import Breach, Unable, expect, listed
 from dranode.sanity.check import must, should
 from dranode.sanity.kubelet import HEALTH_SERVICES, DriverCallError, ReportedHealth
 
@@ -66,7 +66,11 @@ def health_is_of_published_devices(bench: Bench) -> None:
     """
     reported = [(report.pool, report.device) for report in _first(bench)]
     known = {(device.pool, device.name) for device in bench.offers()}
-    expect(set(reported) <= known, f"{sorted(set(reported) - known)} is not published", "use the names of the slices")
+    expect(
+        set(reported) <= known,
+        f"{listed(set(reported) - known)} is not published",
+        "use the names of the slices",
+    )
     expect(len(set(reported)) == len(reported), "a device is reported twice in one message", "report each once")
 
 
@@ -78,7 +82,7 @@ def health_is_complete(bench: Bench) -> None:
     """
     reported = {(report.pool, report.device) for report in _first(bench)}
     missing = {(device.pool, device.name) for device in bench.offers()} - reported
-    expect(not missing, f"{sorted(missing)[:5]} is missing", "report all devices in every message")
+    expect(not missing, f"{listed(sorted(missing)[:5])} is missing", "report all devices in every message")
 
 
 @must("health-values", f"{_PROTO}, HealthStatus; DeviceHealth.health_check_timeout_seconds")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from dranode.api.names import is_qualified_name
+from dranode.cdi.regular_file import read_regular
 from dranode.cdi.spec import Mount
 from dranode.sanity.bench import Bench
-from dranode.sanity.breach import Breach, Unable, expect
+from dranode.sanity.breach import Breach, Unable, expect, listed, shown
 from dranode.sanity.check import must, should
 from dranode.sanity.claims import BenchClaim
 from dranode.sanity.kubelet import ClaimAnswer
@@ -59,22 +60,24 @@ def _files(bench: Bench, answer: ClaimAnswer) -> list[MetadataFile]:
 
 
 def _documents(path: Path) -> list[Mapping[str, Any]]:
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise Breach(
-            f"the metadata file {path} cannot be read: {error.strerror}", "write it before Prepare is answered"
-        ) from error
     decoder, documents, at = json.JSONDecoder(), [], 0
     try:
+        text = read_regular(path).decode()
         while at < len(text.rstrip()):
             document, at = decoder.raw_decode(text, at)
             at += len(text[at:]) - len(text[at:].lstrip())
             documents.append(document)
+    except OSError as error:
+        raise Breach(
+            f"the metadata file {path} cannot be read: {error.strerror}", "write it before Prepare is answered"
+        ) from error
     except ValueError as error:
         raise Breach(
             f"{path} is not a stream of JSON documents: {error}", "write one document after the other"
         ) from error
+    for document in documents:
+        holds = isinstance(document, dict) and isinstance(document.get("metadata"), dict)
+        expect(holds, f"{path} has {shown(document)[:80]}, which has no metadata", "write objects with metadata")
     return documents
 
 
@@ -91,7 +94,7 @@ def documents_are_metadata(bench: Bench) -> None:
             right = kind[0] in _VERSIONS and kind[1] == "DeviceMetadata"
             expect(
                 right,
-                f"a document has apiVersion and kind {kind}",
+                f"a document has apiVersion and kind {shown(kind)}",
                 f"write DeviceMetadata of {' and '.join(_VERSIONS)}",
             )
 
@@ -104,7 +107,7 @@ def v1beta1_is_written(bench: Bench) -> None:
     """
     for file in _prepared(bench)[1]:
         versions = [document.get("apiVersion") for document in file.documents]
-        expect(_VERSIONS[0] in versions, f"the file has {versions}", "write v1beta1 too")
+        expect(_VERSIONS[0] in versions, f"the file has {shown(versions)}", "write v1beta1 too")
 
 
 @should("metadata-order", f"{_KEP}: consumers take the first document that they know")
@@ -117,7 +120,7 @@ def versions_are_newest_first(bench: Bench) -> None:
         versions = [document.get("apiVersion") for document in file.documents]
         expect(
             versions == [version for version in _VERSIONS if version in versions],
-            f"the file has {versions}",
+            f"the file has {shown(versions)}",
             "sort them",
         )
 
@@ -135,7 +138,9 @@ def documents_name_the_claim(bench: Bench) -> None:
             seen = (metadata.get("namespace"), metadata.get("name"), metadata.get("uid"))
             identity = (claim.identity.namespace, claim.identity.name, claim.uid)
             expect(
-                seen == identity, f"a document names {seen}, but the claim is {identity}", "copy the claim's identity"
+                seen == identity,
+                f"a document names {shown(seen)}, but the claim is {shown(identity)}",
+                "copy the claim's identity",
             )
 
 
@@ -154,7 +159,11 @@ def documents_name_the_devices(bench: Bench) -> None:
                 for request in document.get("requests", ())
                 for device in request.get("devices", ())
             }
-            expect(named == allocated, f"a document has {sorted(map(str, named))}", f"write {sorted(allocated)}")
+            expect(
+                named == allocated,
+                f"a document has {listed(map(str, named))}",
+                f"write {listed(allocated)}",
+            )
 
 
 @should("metadata-generation", f"{_KEP}: generation starts at 1 and grows with every update")
@@ -165,10 +174,10 @@ def generations_are_kept(bench: Bench) -> None:
     """
     claim, files = _prepared(bench)
     before = [document.get("metadata", {}).get("generation") for file in files for document in file.documents]
-    expect(set(before) == {1}, f"the generations are {before}", "begin with 1")
+    expect(set(before) == {1}, f"the generations are {shown(before)}", "begin with 1")
     (answer,) = bench.prepared(claim)
     after = [document["metadata"].get("generation") for file in _files(bench, answer) for document in file.documents]
-    expect(after == before, f"after another Prepare the generations are {after}", "write only what differs")
+    expect(after == before, f"after another Prepare the generations are {shown(after)}", "write only what differs")
 
 
 @must("metadata-path", f"{_KEP}; kubeletplugin helper, devicemetadata")
@@ -204,7 +213,7 @@ def mounts_are_read_only(bench: Bench) -> None:
     The options of the mount.
     """
     for file in _prepared(bench)[1]:
-        expect("ro" in file.mount.options, f"the mount's options are {list(file.mount.options)}", "add ro and bind")
+        expect("ro" in file.mount.options, f"the mount's options are {listed(file.mount.options)}", "add ro and bind")
 
 
 @must(
@@ -235,4 +244,4 @@ def attributes_are_valid(bench: Bench) -> None:
                     attributes = device.get("attributes") or {}
                     expect(len(attributes) <= _ATTRIBUTES, f"{len(attributes)} attributes", f"keep to {_ATTRIBUTES}")
                     odd = [name for name in attributes if not is_qualified_name(name)]
-                    expect(not odd, f"{odd} are not valid attribute names", "use the names of the slices")
+                    expect(not odd, f"{listed(odd)} are not valid attribute names", "use the names of the slices")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dranode.sanity.bench import OTHER_DRIVER, Bench
-from dranode.sanity.breach import Breach, Unable, expect
+from dranode.sanity.breach import Breach, Unable, expect, listed, shown
 from dranode.sanity.check import must, should
 from dranode.sanity.claims import missing_claim
 from dranode.sanity.kubelet import DRA_SERVICES, DriverCallError
@@ -25,7 +25,11 @@ def every_claim_is_answered(bench: Bench) -> None:
     """
     for claim in bench.two_claims():
         answers = bench.prepare(claim)
-        expect(set(answers) == {claim.uid}, f"the answer has {sorted(answers)} for {claim.uid}", "key it by claim UID")
+        expect(
+            set(answers) == {claim.uid},
+            f"the answer has {listed(answers)} for {claim.uid}",
+            "key it by claim UID",
+        )
 
 
 @must("prepare-succeeds", "KEP-4381: the driver publishes what it can prepare")
@@ -60,7 +64,7 @@ def devices_are_those_allocated(bench: Bench) -> None:
     other = sorted(answer.named - claim.allocated)
     expect(
         not other,
-        f"the answer has {other}, and the allocation {sorted(claim.allocated)}",
+        f"the answer has {listed(other)}, and the allocation {listed(claim.allocated)}",
         "answer with pool and device as in status.allocation.devices.results",
     )
 
@@ -74,7 +78,11 @@ def every_device_is_answered(bench: Bench) -> None:
     claim = bench.claim(bench.several_devices(2))
     (answer,) = bench.prepared(claim)
     missing = claim.allocated - answer.named
-    expect(not missing, f"the answer lacks {sorted(missing)}", "answer every allocated device, with or without CDI ids")
+    expect(
+        not missing,
+        f"the answer lacks {listed(missing)}",
+        "answer every allocated device, with or without CDI ids",
+    )
 
 
 @must(
@@ -98,7 +106,7 @@ def requests_are_those_allocated(bench: Bench) -> None:
                  and (None in (share, device.share_id) or share == device.share_id)}  # fmt: skip
         expect(
             not device.requests or set(device.requests) <= names,
-            f"device {device.device} has the requests {list(device.requests)}, but was allocated for {sorted(names)}",
+            f"device {device.device} has the requests {listed(device.requests)}, but was allocated for {listed(names)}",
             "answer the request of the allocation result",
         )
         expect(
@@ -121,9 +129,13 @@ def devices_of_one_request_are_answered(bench: Bench) -> None:
     (answer,) = bench.prepared(claim)
     expected = sorted((result["pool"], result["device"]) for result in claim.results)
     answered = sorted((device.pool, device.device) for device in answer.devices)
-    expect(answered == expected, f"the answer has {answered}, and the allocation {expected}", "answer every result")
+    expect(
+        answered == expected,
+        f"the answer has {listed(answered)}, and the allocation {listed(expected)}",
+        "answer every result",
+    )
     names = {name for device in answer.devices for name in device.requests}
-    expect(names <= {"both"}, f"the answer has the requests {sorted(names)}", "answer the request of the result")
+    expect(names <= {"both"}, f"the answer has the requests {listed(names)}", "answer the request of the result")
     bench.see_ids_resolve(answer)
 
 
@@ -139,7 +151,11 @@ def prepare_repeats(bench: Bench) -> None:
     (first,) = bench.prepared(claim)
     for _ in range(2):
         (again,) = bench.prepared(claim)
-        expect(again == first, f"the answer is {again} after {first}", "answer from the record of what was prepared")
+        expect(
+            again == first,
+            f"the answer is {shown(again)} after {shown(first)}",
+            "answer from the record of what was prepared",
+        )
 
 
 @must("prepare-batch", f"{PROTO}, NodePrepareResourcesRequest.claims; {KUBELET}: one call has all claims of a pod")
@@ -153,7 +169,7 @@ def a_batch_is_prepared(bench: Bench) -> None:
     for claim, answer in zip(claims, answers, strict=True):
         expect(
             answer.named <= claim.allocated,
-            f"claim {claim.identity} got {sorted(answer.named)}",
+            f"claim {claim.identity} got {listed(answer.named)}",
             "answer each claim by itself",
         )
 
@@ -172,7 +188,11 @@ def a_bad_claim_fails_alone(bench: Bench) -> None:
         answers = bench.prepare(good, bad)
     except DriverCallError as error:
         raise Breach(f"one unknown claim failed the whole call: {error}", "put the error into its own entry") from error
-    expect(set(answers) == {good.uid, bad.uid}, f"the answer has {sorted(answers)}", "answer every claim of the call")
+    expect(
+        set(answers) == {good.uid, bad.uid},
+        f"the answer has {listed(answers)}",
+        "answer every claim of the call",
+    )
     expect(not answers[good.uid].error, f'the good claim failed: "{answers[good.uid].error}"', "prepare it anyway")
 
 
@@ -205,7 +225,7 @@ def other_drivers_are_left_alone(bench: Bench) -> None:
     claim = bench.make_claim([other, device.result("mine")])
     (answer,) = bench.prepared(claim)
     names = {entry.device for entry in answer.devices}
-    expect("its-own" not in names, f"the answer has {sorted(names)}", "prepare only results of your own driver")
+    expect("its-own" not in names, f"the answer has {listed(names)}", "prepare only results of your own driver")
 
 
 @must("prepare-unknown-fields", "Kubernetes API conventions: clients must tolerate fields that they do not know")
@@ -227,7 +247,7 @@ def empty_calls_are_answered(bench: Bench) -> None:
     Nothing asked, nothing answered.
     """
     answers = bench.prepare()
-    expect(not answers, f"the answer has {sorted(answers)}", "answer only for the claims of the call")
+    expect(not answers, f"the answer has {listed(answers)}", "answer only for the claims of the call")
 
 
 @should("prepare-no-results", f"{PROTO}, NodePrepareResourceResponse.devices: a claim may have zero devices")
@@ -238,7 +258,7 @@ def empty_allocations_are_prepared(bench: Bench) -> None:
     """
     claim = bench.make_claim([])
     (answer,) = bench.prepared(claim)
-    expect(not answer.devices, f"the answer has {answer.devices}", "answer the allocated devices")
+    expect(not answer.devices, f"the answer has {shown(answer.devices)}", "answer the allocated devices")
 
 
 @should("prepare-listed-twice", f"{PROTO}, NodePrepareResourcesResponse.claims: a map by claim UID")
@@ -250,7 +270,9 @@ def doubles_are_answered_once(bench: Bench) -> None:
     claim = bench.claim()
     answers = bench.prepare(claim, claim)
     expect(
-        set(answers) == {claim.uid} and not answers[claim.uid].error, f"the answer is {answers}", "prepare it only once"
+        set(answers) == {claim.uid} and not answers[claim.uid].error,
+        f"the answer is {shown(answers)}",
+        "prepare it only once",
     )
 
 
@@ -261,7 +283,7 @@ def both_versions_agree(bench: Bench) -> None:
     One claim, asked for by both.
     """
     if not set(DRA_SERVICES) <= set(bench.info.versions):
-        raise Unable(f"the driver serves only {list(bench.info.versions)}")
+        raise Unable(f"the driver serves only {listed(bench.info.versions)}")
     claim = bench.claim()
     answers = [bench.prepared(claim, version=version)[0] for version in DRA_SERVICES]
     shown = [

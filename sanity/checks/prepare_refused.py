@@ -8,7 +8,7 @@ from typing import Final
 
 from dranode.sanity.apiserver import RequestFault
 from dranode.sanity.bench import Bench
-from dranode.sanity.breach import Unable, expect
+from dranode.sanity.breach import Unable, expect, listed, shown
 from dranode.sanity.check import must, should
 from dranode.sanity.checks.prepare import HELPER, KUBELET
 from dranode.sanity.claims import BenchClaim, OfferedDevice, deallocate, missing_claim
@@ -118,14 +118,18 @@ def a_missing_server_is_survived(bench: Bench) -> None:
     began = time.monotonic()
     try:
         answer = bench.prepare(claim).get(claim.uid)
-        expect(answer is None or answer.error or answer == first, f"the answer is {answer}", "answer from the record")
+        expect(
+            answer is None or answer.error or answer == first,
+            f"the answer is {shown(answer)}",
+            "answer from the record",
+        )
     except DriverCallError:
         pass
     took = time.monotonic() - began
     expect(took < CALL_SECONDS, f"the call took {took:.0f} s", "give up before kubelet's deadline")
     bench.server().start()
     (again,) = bench.prepared(claim)
-    expect(again == first, f"afterwards the answer is {again}", "answer from the record")
+    expect(again == first, f"afterwards the answer is {shown(again)}", "answer from the record")
 
 
 @must(
@@ -207,7 +211,7 @@ def recreated_claims_are_prepared(bench: Bench) -> None:
     (answer,) = bench.prepared(new)
     expect(
         {device.device for device in answer.devices} <= {result["device"] for result in new.results},
-        f"the new claim got {answer.devices}",
+        f"the new claim got {shown(answer.devices)}",
         "keep records by claim UID",
     )
 
@@ -228,7 +232,7 @@ def reallocated_claims_are_prepared(bench: Bench) -> None:
     names = {device.device for device in answer.devices}
     expect(
         names <= {second.name},
-        f"the claim has {sorted(names)}, not {second.name}",
+        f"the claim has {listed(names)}, not {second.name}",
         "keep no record of an unprepared claim",
     )
 
@@ -257,7 +261,7 @@ def replaced_claims_get_their_own(bench: Bench) -> None:
     wrong = [
         device for device in devices if (device.pool, device.device) not in allocated or device.share_id not in shares
     ]
-    expect(not wrong, f"the new claim got {wrong}", "keep records by claim UID")
+    expect(not wrong, f"the new claim got {shown(wrong)}", "keep records by claim UID")
     bench.unprepared(new)
     bench.see_ids_resolve(before)
     bench.unprepared(old)
@@ -387,18 +391,22 @@ def _stay_apart(bench: Bench, gone: BenchClaim, kept: BenchClaim) -> None:
     for claim, answer in zip((gone, kept), answers, strict=True):
         expect(
             answer.named <= claim.allocated,
-            f"claim {claim.identity} ({claim.uid}) got {sorted(answer.named)}",
+            f"claim {claim.identity} ({claim.uid}) got {listed(answer.named)}",
             "keep records by claim UID",
         )
     before = [bench.edits_if_any(claim, answer) for claim, answer in zip((gone, kept), answers, strict=True)]
     bench.unprepared(gone)
     what = f"claim {kept.identity} ({kept.uid}), after {gone.identity} ({gone.uid}) was unprepared"
     now = bench.edits_if_any(kept, answers[1])
-    expect(now == before[1], f"{what}, has the edits {now}, but had {before[1]}", "name files by the whole UID")
+    expect(
+        now == before[1],
+        f"{what}, has the edits {now}, but had {before[1]}",
+        "name files by the whole UID",
+    )
     (again,) = bench.prepared(kept)
     expect(
         again == answers[1],
-        f"{what}, is answered with {again}, but was answered with {answers[1]}",
+        f"{what}, is answered with {shown(again)}, but was answered with {shown(answers[1])}",
         "keep records by claim UID",
     )
 

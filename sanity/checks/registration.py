@@ -9,7 +9,7 @@ from typing import Final
 from dranode.api.names import is_dns_subdomain
 from dranode.api.slice_validation import DRIVER_NAME
 from dranode.sanity.bench import Bench
-from dranode.sanity.breach import Breach, Unable, expect
+from dranode.sanity.breach import Breach, Unable, expect, listed, shown
 from dranode.sanity.check import must, should
 from dranode.sanity.kubelet import DRA_SERVICES, HEALTH_SERVICES, NOTIFY_SECONDS, DriverCallError, DriverInfo
 
@@ -96,7 +96,7 @@ def versions_are_known(bench: Bench) -> None:
     versions = _info(bench).versions
     expect(
         set(versions) & set(DRA_SERVICES),
-        f"supported_versions is {list(versions)}",
+        f"supported_versions is {listed(versions)}",
         "list v1.DRAPlugin, and v1beta1.DRAPlugin for kubelet 1.32 and 1.33",
     )
 
@@ -109,7 +109,7 @@ def versions_are_in_order(bench: Bench) -> None:
     """
     versions = [version for version in _info(bench).versions if version in DRA_SERVICES]
     order = [version for version in DRA_SERVICES if version in versions]
-    expect(versions == order, f"supported_versions has {versions}", f"list them as {order}")
+    expect(versions == order, f"supported_versions has {', '.join(versions)}", f"list them as {', '.join(order)}")
 
 
 @should("registration-versions-unique", "k8s.io/kubelet/pkg/apis/dra/v1 and dra-health/v1: the names of the services")
@@ -121,7 +121,7 @@ def versions_are_names(bench: Bench) -> None:
     versions = _info(bench).versions
     known = {*DRA_SERVICES, *HEALTH_SERVICES}
     odd = [version for version in versions if version not in known or versions.count(version) > 1]
-    expect(not odd, f"supported_versions has {odd}", f"list only {sorted(known)}, each once")
+    expect(not odd, f"supported_versions has {listed(odd)}", f"list only {listed(known)}, each once")
 
 
 @must("registration-versions-served", f"{_PROTO}, PluginInfo.supported_versions: the plugin's service versions")
@@ -148,7 +148,7 @@ def get_info_repeats(bench: Bench) -> None:
     first = _info(bench)
     for _ in range(4):
         again = _info(bench)
-        expect(again == first, f"GetInfo answers {again} after {first}", "answer GetInfo from constants")
+        expect(again == first, f"GetInfo answers {shown(again)} after {shown(first)}", "answer GetInfo from constants")
 
 
 @must("registration-notified", f"{_WATCHER}: the deadline of NotifyRegistrationStatus; its failure is not retried")
@@ -161,7 +161,7 @@ def success_is_taken(bench: Bench) -> None:
         try:
             client.notify(registered=True)
         except DriverCallError as error:
-            raise Breach(f"NotifyRegistrationStatus failed: {error}", "answer it at once") from error
+            raise Breach(f"NotifyRegistrationStatus failed: {error}", "answer it at once, without an error") from error
 
 
 @must("registration-after-refusal", f"{_WATCHER}: kubelet tries again when it restarts or when the socket appears anew")
@@ -228,7 +228,11 @@ def stale_sockets_are_replaced(bench: Bench) -> None:
     stale: list[bool] = []
     bench.restart(lambda: stale.append(bench.places.registration is not None))
     after = sorted(path.name for path in bench.registration_sockets())
-    expect(after == before, f"before there was {before}, and now {after}", "use the same socket names again")
+    expect(
+        after == before,
+        f"before there was {listed(before)}, and now {listed(after)}",
+        "use the same socket names again",
+    )
 
 
 @should("registration-service-first", "kubeletplugin helper: the DRA service is started before the registrar")
@@ -304,7 +308,7 @@ def folder_holds_sockets(bench: Bench) -> None:
         raise Unable("the registration socket is unknown; pass --registration-socket")
     folder = place if place.is_dir() else place.parent
     others = sorted(path.name for path in folder.iterdir() if not path.is_socket() and path.name[:1] != ".")
-    expect(not others, f"{folder} holds {others}", "keep other files in the driver's own folder")
+    expect(not others, f"{folder} holds {listed(others)}", "keep other files in the driver's own folder")
 
 
 @should("registration-socket-mode", "unix(7): connecting to a stream socket takes write permission on it")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dranode.sanity.bench import Bench
-from dranode.sanity.breach import Breach, Unable, expect
+from dranode.sanity.breach import Breach, Unable, expect, listed, shown
 from dranode.sanity.check import must, should
 from dranode.sanity.claims import BenchClaim
 from dranode.sanity.driver_link import DriverProcess
@@ -54,7 +54,11 @@ def specs_survive(bench: Bench) -> None:
     bench.restart()
     bench.wait(bench.quiet)
     after = bench.edits(claim, answer)
-    expect(after == before, f"the edits are {after}, but were {before}", "do not remove the specs of claims on record")
+    expect(
+        after == before,
+        f"the edits are {after}, but were {before}",
+        "do not remove the specs of claims on record",
+    )
 
 
 @must("restart-unprepare", _HELPER)
@@ -195,7 +199,11 @@ def registration_survives(bench: Bench) -> None:
     """
     before = bench.info
     bench.restart()
-    expect(bench.info == before, f"GetInfo returns {bench.info}, but returned {before}", "answer from constants")
+    expect(
+        bench.info == before,
+        f"GetInfo returns {shown(bench.info)}, but returned {shown(before)}",
+        "answer from constants",
+    )
 
 
 @must("restart-graceful", _MANAGER)
@@ -242,7 +250,7 @@ def several_restarts_are_survived(bench: Bench) -> None:
         bench.restart()
     bench.restart()
     after = bench.prepared(*claims)
-    expect(after == before, f"the answers are {after}, but were {before}", "keep every claim on disk")
+    expect(after == before, f"the answers are {shown(after)}, but were {shown(before)}", "keep every claim on disk")
 
 
 _GRACE: Final = 30.0
@@ -318,7 +326,11 @@ def claims_stay(bench: Bench) -> None:
     before = bench.specs.edits(answer.cdi)
     _terminated(bench)
     after = bench.specs.edits(answer.cdi)
-    expect(after == before, f"the edits are {after}, but were {before}", "leave specs where they are when stopping")
+    expect(
+        after == before,
+        f"the edits are {after}, but were {before}",
+        "leave specs where they are when stopping",
+    )
 
 
 @should("shutdown-keeps-slices", f"{_STOP}: slices are not deleted on stop")
@@ -413,7 +425,7 @@ def instances_have_endpoints(bench: Bench) -> None:
     """
     with _two(bench) as pair:
         names = {pair.old_info.name, pair.new_info.name}
-        expect(len(names) == 1, f"their names are {sorted(names)}", "register under the driver's name")
+        expect(len(names) == 1, f"their names are {listed(names)}", "register under the driver's name")
         seen = f"both have the endpoint {pair.new_info.endpoint}"
         expect(pair.old_info.endpoint != pair.new_info.endpoint, seen, "make the pod's UID a part of the socket's name")
 
@@ -427,7 +439,7 @@ def instances_agree(bench: Bench) -> None:
     with _two(bench) as pair:
         claim = bench.claim()
         answers = [bench.prepared(claim, client=client)[0] for client in (pair.old, pair.new, pair.old)]
-        expect(len(set(answers)) == 1, f"the answers are {answers}", "share the record of what is prepared")
+        expect(len(set(answers)) == 1, f"the answers are {shown(answers)}", "share the record of what is prepared")
 
 
 @must("rolling-hand-over", _ROLLING_UPDATE)

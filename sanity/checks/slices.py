@@ -9,7 +9,7 @@ from typing import Any, Final
 from dranode.api.documents import API_VERSION
 from dranode.api.errors import number_of
 from dranode.sanity.bench import OTHER_DRIVER, Bench
-from dranode.sanity.breach import Unable, expect
+from dranode.sanity.breach import Unable, expect, listed, shown
 from dranode.sanity.check import must, should
 from dranode.sanity.claims import current_pools
 from dranode.sanity.kinds import KubeDocument, stored
@@ -79,7 +79,7 @@ def slices_name_the_driver(bench: Bench) -> None:
     _any(bench)
     written = {seen.body["spec"]["driver"] for seen in bench.server().writes()
                if isinstance(seen.body, dict) and "spec" in seen.body}  # fmt: skip
-    expect(written == {bench.driver}, f"slices name {sorted(written)}", f"publish as {bench.driver}")
+    expect(written == {bench.driver}, f"slices name {listed(written)}", f"publish as {bench.driver}")
 
 
 @must("slices-node", f"{_TYPES}, ResourceSliceSpec.nodeName: kubelet deletes a node's slices by it")
@@ -110,7 +110,7 @@ def slices_are_owned(bench: Bench) -> None:
             nodes = [owner for owner in owners if (owner.get("kind"), owner.get("name")) == ("Node", bench.places.node)]
             uid = f"uid-of-{bench.places.node}"
             right = any(owner.get("uid") == uid for owner in nodes)
-            expect(right, f"the owners are {owners}", "set the Node with its UID as owner")
+            expect(right, f"the owners are {shown(owners)}", "set the Node with its UID as owner")
 
 
 @must("slices-complete", f"{_TYPES}, ResourcePool.resourceSliceCount: a pool that is incomplete is not allocated from")
@@ -147,7 +147,7 @@ def generations_agree(bench: Bench) -> None:
 
     bench.eventually(lambda: not generations(), min(bench.patience, 10))
     seen = generations()
-    expect(not seen, f"pools have the generations {seen}", "delete or update slices of older generations")
+    expect(not seen, f"pools have the generations {shown(seen)}", "delete or update slices of older generations")
 
 
 @should("slices-pool-node", f"{_TYPES}, ResourcePool.name: unique for the driver in the cluster; often the node's name")
@@ -175,7 +175,9 @@ def standard_attributes_are_right(bench: Bench) -> None:
         for name, attribute in (device.get("attributes") or {}).items():
             problem = _standard_problem(name, attribute)
             expect(
-                not problem, f"device {device['name']}: {name} is {attribute}, {problem}", "follow the standard's form"
+                not problem,
+                f"device {device['name']}: {name} is {shown(attribute)}, {problem}",
+                "follow the standard's form",
             )
 
 
@@ -220,7 +222,11 @@ def taints_keep_their_time(bench: Bench) -> None:
 
     before = times()
     bench.wait(bench.quiet)
-    expect(times() == before, f"the taints are {times()}, but were {before}", "keep timeAdded of a taint that stays")
+    expect(
+        times() == before,
+        f"the taints are {shown(times())}, but were {shown(before)}",
+        "keep timeAdded of a taint that stays",
+    )
 
 
 # Publishing: the driver brings the slices in the API server to what it has, whatever others change.
@@ -331,7 +337,7 @@ def preparing_writes_no_slices(bench: Bench) -> None:
     written = len(bench.server().writes(SLICES)) - count
     expect(
         written == 0 and content_of(bench) == before,
-        f"{written} writes of slices",
+        f"{number_of(written, 'write')} of slices",
         "publish what exists, not what is free",
     )
 
@@ -343,7 +349,7 @@ def _goes_on_writing(bench: Bench) -> str:
         written = writes_within(bench, seconds)
         if not written:
             return ""
-    return f"{written} writes within {seconds:g} s"
+    return f"{number_of(written, 'write')} within {seconds:g} s"
 
 
 @must("slices-dropped-fields", f"{CONTROLLER}: DroppedFieldsError; the stored slice is taken for what is desired")
@@ -441,7 +447,7 @@ def expect_back(bench: Bench, before: list[Any], what: str) -> None:
     now = content_of(bench)
     expect(
         now == before,
-        f"{bench.patience:g} s after {what}, {len(bench.slices())} slices are published, but not as before: "
+        f"{bench.patience:g} s after {what}, {number_of(len(bench.slices()), 'slice')} in all, but not as before: "
         f"{_difference(before, now)}",
         "watch slices, and compare what is published with what should be",
     )

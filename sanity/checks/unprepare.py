@@ -6,7 +6,7 @@ import uuid
 from typing import Any, Final
 
 from dranode.sanity.bench import Bench
-from dranode.sanity.breach import Unable, expect
+from dranode.sanity.breach import Unable, expect, listed, shown
 from dranode.sanity.check import must, should
 from dranode.sanity.claims import BenchClaim
 from dranode.sanity.kubelet import DRA_SERVICES, ClaimIdentity
@@ -33,7 +33,11 @@ def every_unprepare_is_answered(bench: Bench) -> None:
     bench.prepared(*claims)
     for claim in claims:
         answers = bench.unprepare(claim)
-        expect(set(answers) == {claim.uid}, f"the answer has {sorted(answers)} for {claim.uid}", "key it by claim UID")
+        expect(
+            set(answers) == {claim.uid},
+            f"the answer has {listed(answers)} for {claim.uid}",
+            "key it by claim UID",
+        )
 
 
 @must("unprepare-idempotent", f"{_HELPER}: the call must be idempotent")
@@ -152,7 +156,7 @@ def claims_are_prepared_again(bench: Bench) -> None:
         (answer,) = bench.prepared(claim)
         names.append([(device.pool, device.device) for device in answer.devices])
         bench.unprepared(claim)
-    expect(all(name == names[0] for name in names), f"the devices are {names}", "answer what is allocated")
+    expect(all(name == names[0] for name in names), f"the devices are {shown(names)}", "answer what is allocated")
 
 
 @should("unprepare-empty-call", f"{_PROTO}, a list, which may be empty")
@@ -162,7 +166,7 @@ def empty_unprepares_are_answered(bench: Bench) -> None:
     Nothing asked, nothing answered.
     """
     answers = bench.unprepare()
-    expect(not answers, f"the answer has {sorted(answers)}", "answer only for the claims of the call")
+    expect(not answers, f"the answer has {listed(answers)}", "answer only for the claims of the call")
 
 
 @must("unprepare-v1beta1", "kubelet takes the form that it knows; it may be another one after an update of kubelet")
@@ -172,7 +176,7 @@ def other_version_unprepares(bench: Bench) -> None:
     Prepared by v1, unprepared by v1beta1; its device is free then.
     """
     if not set(DRA_SERVICES) <= set(bench.info.versions):
-        raise Unable(f"the driver serves only {list(bench.info.versions)}")
+        raise Unable(f"the driver serves only {listed(bench.info.versions)}")
     (device,) = bench.devices()
     for prepares, unprepares in (tuple(DRA_SERVICES), tuple(DRA_SERVICES)[::-1]):
         claim = bench.claim([device])

@@ -12,7 +12,7 @@ from tests.fakes.sanity.fault import fault
 from tests.fakes.sanity.faults_prepare import Answering
 
 
-@fault("prepare-subrequest", "the requests ['any/second']")
+@fault("prepare-subrequest", "the requests any/second")
 class FullRequestNames(RightDriver):
     def request_name(self, request: str) -> str:
         return request
@@ -24,13 +24,13 @@ class FullRequestNames(RightDriver):
         return [{**device, "cdi": device["cdi"][:1]} for device in super().grant(document)]
 
 
-@fault("prepare-share-id", "the answer has {None}")
+@fault("prepare-share-id", "the answer has [null]")
 class NoShares(RightDriver):
     def answered(self, api: Any, device: Document) -> Any:
         return super().answered(api, {**device, "share": None})
 
 
-@fault("prepare-no-share-id", "share_id is set to ['']")
+@fault("prepare-no-share-id", 'share_id is set to [""]')
 class EmptyShares(Answering):
     def change(self, device: Any) -> None:
         if isinstance(device, dra_v1_pb2.Device) and not device.HasField("share_id"):
@@ -213,7 +213,7 @@ class NoRepetition(RightDriver):
 # --- Unprepare ---
 
 
-@fault("unprepare-answers", "the answer has []")
+@fault("unprepare-answers", "the answer has nothing")
 class SilentUnprepare(RightDriver):
     def unprepare_call(self, api: Any, request: Any, context: Any) -> Any:
         super().unprepare_call(api, request, context)

@@ -202,7 +202,7 @@ class TakesTheNextDevice(Moving):
     pass
 
 
-@fault("concurrency-100-calls", "got [")
+@fault("concurrency-100-calls", "got node/")
 class MixesCallsUp(RightDriver):
     """Keeps the current call's devices where another call overwrites them."""
 
@@ -219,7 +219,7 @@ class MixesCallsUp(RightDriver):
         return api.NodePrepareResourcesResponse(claims={claim.uid: entry for claim in request.claims})
 
 
-@fault("concurrency-100-calls", "and ClaimAnswer(")
+@fault("concurrency-100-calls", 'and {"error"')
 class AnswersTheBusyShortly(RightDriver):
     """Answers without CDI ids while another call is under way."""
 

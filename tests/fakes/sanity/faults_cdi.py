@@ -131,7 +131,7 @@ class WritesOnce(RightDriver):
         self.written.add(uid)
 
 
-@fault("cdi-own-files", "['light.lock']")
+@fault("cdi-own-files", "light.lock is in")
 class LockInFolder(RightDriver):
     def write(self, record: Document) -> None:
         super().write(record)

@@ -192,12 +192,12 @@ class Versions(RightDriver):
         return {name: [documents[index] for index in self.versions_written] for name, documents in files.items()}
 
 
-@fault("metadata-v1beta1", "the file has ['metadata.resource.k8s.io/v1alpha1']")
+@fault("metadata-v1beta1", 'the file has ["metadata.resource.k8s.io/v1alpha1"]')
 class AlphaOnly(Versions):
     versions_written = (1,)
 
 
-@fault("metadata-order", "the file has ['metadata.resource.k8s.io/v1alpha1'")
+@fault("metadata-order", 'the file has ["metadata.resource.k8s.io/v1alpha1",')
 class OldestFirst(Versions):
     versions_written = (1, 0)
 
@@ -208,7 +208,7 @@ class NoUID(Metadata):
         del document["metadata"]["uid"]
 
 
-@fault("metadata-devices", "a document has []")
+@fault("metadata-devices", "a document has nothing")
 class NoDevices(Metadata):
     def change(self, document: Document) -> None:
         document["requests"] = []
@@ -241,7 +241,7 @@ class WritableFiles(Files):
         return {**super().mount(path, container_path), "options": ["bind"]}
 
 
-@fault("metadata-read-only", "the mount's options are ['bind']")
+@fault("metadata-read-only", "the mount's options are bind")
 class Writable(RightDriver):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -45,13 +45,13 @@ class GoesByNames(Renaming):
         return f"{claim.name}-of-that-name"
 
 
-@fault("prepare-similar-uids", "got [")
+@fault("prepare-similar-uids", "got node/")
 class CutsUIDs(Renaming):
     def key(self, claim: Any) -> str:
         return str(claim.uid)[:_SHORT]
 
 
-@fault("prepare-similar-uids", "got [")
+@fault("prepare-similar-uids", "got node/")
 class CutsBeginnings(Renaming):
     def key(self, claim: Any) -> str:
         return str(claim.uid)[-_SHORT:]

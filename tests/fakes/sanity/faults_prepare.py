@@ -176,7 +176,7 @@ class TakesUnallocated(RightDriver):
         return super().checked(claim, document)
 
 
-@fault("prepare-reallocated", "the claim has ['dev-0'], not dev-1")
+@fault("prepare-reallocated", "the claim has dev-0, not dev-1")
 class RemembersClaims(RightDriver):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

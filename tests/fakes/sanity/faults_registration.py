@@ -56,17 +56,17 @@ class EndpointWithScheme(RightDriver):
         return info
 
 
-@fault("registration-versions", "supported_versions is ['1.0.0']")
+@fault("registration-versions", "supported_versions is 1.0.0")
 class WrongVersions(Info):
     changes = {"supported_versions": ["1.0.0"]}  # noqa: RUF012
 
 
-@fault("registration-versions-order", "['v1beta1.DRAPlugin', 'v1.DRAPlugin']")
+@fault("registration-versions-order", "v1beta1.DRAPlugin, v1.DRAPlugin")
 class OldestFirst(Info):
     changes = {"supported_versions": ["v1beta1.DRAPlugin", "v1.DRAPlugin"]}  # noqa: RUF012
 
 
-@fault("registration-versions-unique", "['v1.DRAPlugn']")
+@fault("registration-versions-unique", "has v1.DRAPlugn")
 class MisspeltVersion(Info):
     changes = {"supported_versions": ["v1.DRAPlugin", "v1.DRAPlugn"]}  # noqa: RUF012
 
@@ -89,13 +89,9 @@ class ChangingInfo(RightDriver):
 
 @fault("registration-notified", "UNIMPLEMENTED")
 class NoNotification(RightDriver):
-    first = True
-
     def notified(self, request: Any, context: Any) -> Any:
-        if not self.first:
-            context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
-        self.first = False
-        return super().notified(request, context)
+        del request
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
 
 
 @fault("registration-after-refusal", "does not register")
@@ -177,7 +173,7 @@ class _CatchAll(grpc.GenericRpcHandler):  # type: ignore[misc] # untyped
         )
 
 
-@fault("registration-folder", "holds ['driver.lock']")
+@fault("registration-folder", "holds driver.lock")
 class LockInRegistry(RightDriver):
     def start(self, instance: str = "") -> None:
         super().start(instance)

@@ -79,7 +79,7 @@ class RefusedFirst(Pieces):
         return super().pieces()
 
 
-@fault("slices-driver", "['right.example.com', 'right.example.org']")
+@fault("slices-driver", "right.example.com, right.example.org")
 class TwoNames(Publishing):
     class publisher(Publisher):  # noqa: N801 - an attribute
         def publish(self, slices: list[Document]) -> None:
@@ -156,7 +156,7 @@ class Once(Publisher):
         self.stopped.wait()
 
 
-@fault("slices-deleted", "0 slices are published")
+@fault("slices-deleted", "0 slices in all")
 @fault("slices-edited", "1 missing, the first is node/")
 @fault("slices-stray", "a slice too many was created")
 @fault("slices-server-error", "writes failed")
@@ -206,7 +206,7 @@ class RewritesOne(Publishing):
     publisher = Touching
 
 
-@fault("slices-quiet-when-preparing", "writes of slices")
+@fault("slices-quiet-when-preparing", "of slices")
 class PublishesWhatIsFree(RightDriver):
     def publishes(self, stopped: threading.Event) -> Publisher:
         return Impatient(self, stopped)
@@ -221,7 +221,7 @@ class PublishesWhatIsFree(RightDriver):
         return {device["name"] for piece in RightDriver.pieces(self) for device in piece.get("devices", ())}
 
 
-@fault("slices-dropped-fields", "writes within")
+@fault("slices-dropped-fields", " within")
 class InsistsOnFields(Publishing):
     class publisher(Publisher):  # noqa: N801
         def put(self, index: int, document: Document) -> None:
@@ -261,8 +261,8 @@ class BlindUpdates(Publishing):
             document["metadata"].pop("resourceVersion", index)
 
 
-@fault("slices-v1beta2", "0 slices are published")
-@fault("slices-v1beta1", "0 slices are published")
+@fault("slices-v1beta2", "0 slices in all")
+@fault("slices-v1beta1", "0 slices in all")
 class V1Only(RightDriver):
     def open(self, path: str, version: str = "v1", method: str = "GET", body: Any = None) -> Any:
         del version
