@@ -5,7 +5,7 @@ The documents get the names and pods that a cluster would generate; ignored docu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import click
@@ -15,8 +15,9 @@ from dranode.api.manifests import SourceDocument, with_generated_names
 from dranode.api.resource import Node
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import NEWEST_STABLE, RELEASES, Release, release
-from dranode.sim.cluster.controllers import ignored_documents, with_pods
+from dranode.sim.cluster.controllers import POD_TEMPLATES, ignored_documents, with_pods
 from dranode.sim.cluster.pods import nodes_among
+from dranode.sim.cluster.undecoded import unknown_pod_fields
 
 
 def release_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +78,7 @@ def simulated(
     queued: bool = False,
     tolerant: bool = False,
 ) -> tuple[SourceDocument, ...]:
-    """Return documents with generated names and the pods of their controllers; print on stderr what was ignored.
+    """Return documents with generated names and the pods of their controllers; print on stderr what is ignored.
 
     DaemonSets run on `nodes`, by default the Nodes of the documents; for the other arguments, see `with_pods`.
 
@@ -93,8 +94,17 @@ def simulated(
         queued=queued,
         tolerant=tolerant,
     )
-    report_notes((*ignored_documents(documents, queued=queued), *made.notes))
+    report_notes((*_unknown_fields(documents), *ignored_documents(documents, queued=queued), *made.notes))
     return made.documents
+
+
+def _unknown_fields(documents: Iterable[SourceDocument]) -> Iterator[str]:
+    """Yield a sentence for each unknown field of pods and controllers that no API server has stored."""
+    for source in documents:
+        template = POD_TEMPLATES.get(source.kind, ())
+        if (template or source.kind == "Pod") and not (source.document.get("metadata") or {}).get("uid"):
+            for error in unknown_pod_fields(source.document, source.kind, template):
+                yield f"{source.place}: {error.path}: {error.message}"
 
 
 def report_notes(notes: Sequence[str]) -> None:
