@@ -347,7 +347,7 @@ _QUEUE: Final = 1024
 
 
 def parse_address(text: str, option: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`, `[IPv6]:PORT` or `:PORT` (all addresses), the value of an option.
+    """Return host and port of `HOST:PORT`, `[IPv6]:PORT`, `:PORT` or `[::]:PORT` (all addresses), an option's value.
 
     Raises:
         UsageError: the text has another form.
@@ -372,7 +372,7 @@ def bind_address(text: str, option: str = "--http-address") -> socket.socket | N
         # As bytes if possible: for a text, Python loads its codec for international names.
         name = host.encode() if host.isascii() else host
         family = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        everywhere = not host and socket.has_dualstack_ipv6()
+        everywhere = host in ("", "::") and socket.has_dualstack_ipv6()
         return socket.create_server(
             (host, port),
             family=socket.AF_INET6 if everywhere else family,

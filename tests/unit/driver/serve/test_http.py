@@ -281,8 +281,10 @@ def test_an_invalid_address_is_refused(text: str) -> None:
         parse_address(text, "--metrics-address")
 
 
-def test_all_addresses_are_served_if_no_host_is_given() -> None:
-    listener = bind_address(":0")
+# As Go's servers do, and with them all components of Kubernetes (`--bind-address=::`).
+@pytest.mark.parametrize("text", [":0", "[::]:0"])
+def test_all_addresses_are_served_if_no_host_or_the_wildcard_is_given(text: str) -> None:
+    listener = bind_address(text)
     assert listener is not None
     with listener:
         port = listener.getsockname()[1]
