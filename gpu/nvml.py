@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, of driver 565 and later; older versions of nvidia-ml-py have no name for it.
 _RECOVERY_ACTION: Final = 230
-# What the driver asks for. A domain of IMEX (5) is more than one GPU, which works.
+# What the driver asks for. Action 5 concerns the domain of IMEX, not the GPU, which works.
 _RECOVERIES: Final[Mapping[int, str]] = {
     0: "",
     1: "a reset of the GPU",
@@ -69,7 +69,7 @@ class NVML(Protocol):
     def needs(self) -> Mapping[str, str]:
         """Return what each GPU needs to work again, by PCI address: a sentence, empty if it works.
 
-        GPUs of which the driver does not say it are missing.
+        GPUs for which the driver does not say this are left out.
         """
 
     def released(self) -> AbstractContextManager[None]:
@@ -105,6 +105,8 @@ class NVMLLibrary:
                 self._close()
             self._bound = frozenset(bound)
             self._facts = {address: self._read_facts(handle) for address, handle in self._handles.items()}
+            # After the driver was reloaded, no handle answers any more, and the library is opened again. But if the
+            # driver says what a GPU needs, it is the GPU that does not answer.
             silent = not any(facts != NVMLFacts() for facts in self._facts.values())
             if self._handles and silent and not any(map(self._need, self._handles.values())):
                 self._close()

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -27,14 +27,10 @@ _OPERATION: Final[ContextVar[str]] = ContextVar("operation", default="")
 _PLACEHOLDER: Final = re.compile(r"(?:\b(\w+)=)?%(?:%|[-+ #0]*\d*(?:\.\d+)?[a-zA-Z])")
 
 
-def _random_id() -> str:
-    return os.urandom(4).hex()
-
-
 @contextlib.contextmanager
-def operation(new_id: Callable[[], str] = _random_id) -> Iterator[str]:
+def operation() -> Iterator[str]:
     """Add one operation id (8 hexadecimal digits) to every line that is logged in the `with` block."""
-    token = _OPERATION.set(new_id())
+    token = _OPERATION.set(os.urandom(4).hex())
     try:
         yield _OPERATION.get()
     finally:
