@@ -14,7 +14,7 @@ from dranode.driver.claims.events import Occurrence, events_of
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.options import FRAMEWORK_KEYS, DriverOption
 from dranode.driver.claims.status import PREPARE_FAILED, PREPARED, READY
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.cli.options import MACHINE, SERVE, STORE, CommandOption, driver_settings
 from dranode.driver.plugins import declared
 from dranode.driver.serve.claim_metrics import DEVICE_FAMILIES, DISTURBANCE_FAMILIES, USAGE_FAMILIES

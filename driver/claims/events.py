@@ -17,7 +17,7 @@ from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.driver.claims.answers import NOT_ENFORCED
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.status import DeviceState
-from dranode.driver.claims.uses import PodSandbox, pods_among
+from dranode.driver.claims.users import PodSandbox, pods_among
 
 # The API server rejects an Event whose `note` has more bytes (`NoteLengthLimit` in Kubernetes' validation of events).
 MAX_NOTE: Final = 1024

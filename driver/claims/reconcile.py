@@ -23,7 +23,7 @@ from dranode.driver.claims.hooks import Recovers
 from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.prepare import Relation, adopt, allocated_claim, check_pools, relation_to
 from dranode.driver.claims.record import Record
-from dranode.driver.claims.uses import UsedClaim
+from dranode.driver.claims.users import UsedClaim
 
 ORPHAN_SECONDS: Final = 600.0
 """How long an orphan is kept, in seconds."""

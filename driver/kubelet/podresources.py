@@ -12,7 +12,7 @@ import msgspec
 from dranode.api.errors import DranodeError
 from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.uses import ClaimUse
+from dranode.driver.claims.users import ClaimUse
 from dranode.driver.kubelet.sockets import uri
 from dranode.proto import podresources_v1_pb2 as api
 from dranode.proto.podresources_v1_pb2_grpc import PodResourcesListerStub

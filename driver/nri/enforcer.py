@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dranode.api.errors import DranodeError
 from dranode.driver.claims.events import Notify, Unpinned, notify_none
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.events import RuntimePeer

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.pinning.containers import Container, Resources
 
 # Before NRI 0.12.1, an unsolicited UpdateContainers during a container event can deadlock the runtime

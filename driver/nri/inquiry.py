@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.api.errors import LedgerError, UnreadError
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.state import RuntimeState

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.quantity import page_size_name, page_size_of
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.machine.cgroups import NO_LIMIT
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import (

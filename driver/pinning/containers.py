@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.api.quantity import Quantity, page_size_name
 from dranode.driver.claims.record import expected_cpus
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.pinning.snapshot import (
     NO_LIMITS,
     HugepageLimits,

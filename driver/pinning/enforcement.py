@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.api.cpuset import NO_CPUS, CPUSet
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.pinning.container_index import ContainerChange, Containers, has_what_it_should, settle
 from dranode.driver.pinning.containers import (
     Container,

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from dranode.api.cpuset import CPUSet
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 

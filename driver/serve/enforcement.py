@@ -21,7 +21,7 @@ import msgspec
 from dranode.api.errors import DranodeError, LedgerError, UnreadError
 from dranode.driver.claims.events import Notify, notify_none
 from dranode.driver.claims.record import Unread
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.root import Root
 from dranode.driver.node.node import NodeClaims

@@ -31,7 +31,7 @@ from dranode.driver.claims.reconcile import (
     unused,
 )
 from dranode.driver.claims.record import Record
-from dranode.driver.claims.uses import used_claims
+from dranode.driver.claims.users import used_claims
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.node.node import NodeClaims
 

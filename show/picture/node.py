@@ -14,7 +14,7 @@ from dranode.driver.claims.held import Holding
 from dranode.driver.claims.hooks import Layout
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record, holdings
-from dranode.driver.claims.uses import pods_among
+from dranode.driver.claims.users import pods_among
 
 if TYPE_CHECKING:
     from dranode.driver.claims.plugin import Plugin

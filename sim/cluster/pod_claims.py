@@ -26,7 +26,7 @@ from dranode.api.resource import (
 )
 from dranode.driver.claims.grant import readable_results
 from dranode.driver.claims.metadata import POD_CLAIM_NAME
-from dranode.driver.claims.uses import owning_group
+from dranode.driver.claims.users import owning_group
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.documents import PodClaimStatus, SchedulingPod
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from dranode.api.errors import capitalized, number_of
 from dranode.api.resource import AllocationResult, ResourceClaim
-from dranode.driver.claims.uses import MOST_CONSUMERS
+from dranode.driver.claims.users import MOST_CONSUMERS
 from dranode.sim.allocator.explain import Miss, Stage
 from dranode.sim.allocator.requests import AllocationError, Outcome, Reason
 from dranode.sim.allocator.result import Oddity

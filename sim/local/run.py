@@ -27,7 +27,7 @@ from dranode.driver.claims.grant import drivers_of
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.record import PreparedDevice, Record, cpus_of_requests
-from dranode.driver.claims.uses import pods_among
+from dranode.driver.claims.users import pods_among
 from dranode.driver.kubelet import service as kubelet_service
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths

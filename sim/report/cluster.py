@@ -13,7 +13,7 @@ from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
 from dranode.driver.claims.grant import check_results
-from dranode.driver.claims.uses import pods_among
+from dranode.driver.claims.users import pods_among
 from dranode.show.picture.fleet import FleetClaim
 from dranode.show.picture.pictures import shares_of
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules

@@ -21,7 +21,7 @@ from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.connection import Connection

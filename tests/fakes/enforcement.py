@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.pinning.container_index import ContainerChange, Containers
 from dranode.driver.pinning.containers import Container, ContainerUpdate
 from dranode.driver.pinning.enforcement import (

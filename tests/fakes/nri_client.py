@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import LedgerError
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.pinning.identity import KubeletPodClaims

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Unread
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.pinning.container_index import Containers, corrections, settle
 from dranode.driver.pinning.containers import Container, ContainerUpdate, Pinned, Resources
 from dranode.driver.pinning.enforcement import Allowed, CreationRefused, create, stop, synchronize, update

@@ -14,7 +14,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError, UsageError
 from dranode.api.quantity import Quantity
 from dranode.driver.claims.record import Record, cpus_of_requests, ledger_problems
-from dranode.driver.claims.uses import UsedClaim, used_claims, with_users
+from dranode.driver.claims.users import UsedClaim, used_claims, with_users
 from dranode.driver.cli.options import machine_option, names_of_drivers, serve_option
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.presence import is_there

@@ -18,7 +18,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.prepare import refused_beforehand
 from dranode.driver.claims.record import Record
-from dranode.driver.claims.uses import pods_among
+from dranode.driver.claims.users import pods_among
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
 from dranode.sim.machines.forms import open_machine

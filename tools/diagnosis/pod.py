@@ -16,7 +16,7 @@ from dranode.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.claims.answers import NOT_ENFORCED
 from dranode.driver.claims.grant import drivers_of, readable_results
 from dranode.driver.claims.status import PREPARE_FAILED, READY
-from dranode.driver.claims.uses import MOST_CONSUMERS, groups_among, is_reserved_for, owning_group
+from dranode.driver.claims.users import MOST_CONSUMERS, groups_among, is_reserved_for, owning_group
 from dranode.sim.cluster.pod_claims import binding_failure
 from dranode.tools.diagnosis.live_objects import (
     FitAnswer,

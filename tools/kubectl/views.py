@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from dranode.api.resource import DeviceRequestAllocationResult, ResourceClaim, ResourceSlice
 from dranode.driver.claims.grant import readable_results
-from dranode.driver.claims.uses import groups_among
+from dranode.driver.claims.users import groups_among
 from dranode.show.picture.devices import unit_of
 from dranode.sim.allocator.state import Amount
 from dranode.tools.diagnosis.device_view import Availability, DeviceRow, allocated_on

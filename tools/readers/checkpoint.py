@@ -19,7 +19,7 @@ from dranode.api.documents import kind_of
 from dranode.api.errors import DranodeError, in_words
 from dranode.cdi.regular_file import read_regular
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.uses import ClaimUse, used_claims
+from dranode.driver.claims.users import ClaimUse, used_claims
 
 NAME: Final = "dra_manager_state"
 _LIST: Final = "ClaimInfoStateList"

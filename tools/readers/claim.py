@@ -17,7 +17,7 @@ from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.prepare import Circumstances, Relation, allocated_claim, decide_claim, relation_to
 from dranode.driver.claims.record import LOST_RECORD, Record, holdings, missing_claims, unknown_claim
-from dranode.driver.claims.uses import ClaimUse, pods_among, with_users
+from dranode.driver.claims.users import ClaimUse, pods_among, with_users
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.presence import is_there

@@ -21,7 +21,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.hooks import Disturbance, Tunes
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.record import Record, ledger_problems, prepared_devices
-from dranode.driver.claims.uses import names_every_pod, pods_among
+from dranode.driver.claims.users import names_every_pod, pods_among
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH, uri
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.presence import is_there

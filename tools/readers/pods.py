@@ -24,7 +24,7 @@ from dranode.api.resource import (
     ResourceSlice,
     newest_slices,
 )
-from dranode.driver.claims.uses import pods_among
+from dranode.driver.claims.users import pods_among
 from dranode.driver.kube.errors import ApiError
 from dranode.show.cluster_objects import AT_A_TIME, ApiObjects, value_of
 from dranode.tools.diagnosis.live_objects import (

@@ -10,7 +10,7 @@ from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.cpu.isolation.tuner import Tuner
 from dranode.cpu.treatment import pinned_claim
 from dranode.driver.claims.record import Record
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import AskKubelet, Evidence, KubeletPodClaims, identify
 from dranode.driver.pinning.snapshot import PinnedClaims, PinSnapshot

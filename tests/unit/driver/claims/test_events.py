@@ -18,7 +18,7 @@ from dranode.driver.claims.events import (
     events_of,
 )
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 
 CLAIM = ClaimRef("default", "a", "uid-a")
 POD = PodSandbox("sandbox", "uid-p", "default", "p")

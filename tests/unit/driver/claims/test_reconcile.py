@@ -32,7 +32,7 @@ from dranode.driver.claims.reconcile import (
     unused,
 )
 from dranode.driver.claims.record import Record, claim_spec, holdings, recovered
-from dranode.driver.claims.uses import ClaimUse, UsedClaim, used_claims
+from dranode.driver.claims.users import ClaimUse, UsedClaim, used_claims
 from dranode.sim.machines.forms import open_machine
 from dranode.tools.readers.checkpoint import left_claims
 from tests.fakes.drivers import Lamps, allocated_claim

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.events import DriftRepaired, Occurrence, QuotaStillCaps, Unpinned, events_of
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import KubeletPodClaims

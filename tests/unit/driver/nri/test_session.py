@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dranode.api.cpuset import CPUSet
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import (
     Configured,

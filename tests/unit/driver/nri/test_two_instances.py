@@ -12,7 +12,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.events import Occurrence, Unpinned
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Unread
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer

@@ -13,7 +13,7 @@ from dranode.api.errors import UnreadError
 from dranode.driver.claims.events import Occurrence
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Unread
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer

@@ -6,7 +6,7 @@ import pytest
 
 from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import AskKubelet, AskLedger, Evidence, Identity, KubeletPodClaims, identify
 from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, PinSnapshot

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dranode.api.cpuset import CPUSet
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.pinning import drift
 from dranode.driver.pinning.container_index import Containers, settle
 from dranode.driver.pinning.containers import Container, Effective, Pinned

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.pinning.container_index import ContainerChange, Containers, settle
 from dranode.driver.pinning.containers import Container, Pinned
 from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, PinSnapshot

@@ -8,7 +8,7 @@ from pathlib import Path
 from dranode.cpu.devices import NOT_FOR_PODS, OFFLINE
 from dranode.driver.claims import events
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from release.reference import metric_rows
 
 PAGE = (Path(__file__).parents[4] / "docs" / "metrics.md").read_text()

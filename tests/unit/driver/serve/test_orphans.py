@@ -17,7 +17,7 @@ from dranode.driver.claims.answers import Prepared
 from dranode.driver.claims.events import Occurrence, OrphanUnprepared
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.reconcile import ORPHAN_SECONDS
-from dranode.driver.claims.uses import ClaimUse
+from dranode.driver.claims.users import ClaimUse
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims

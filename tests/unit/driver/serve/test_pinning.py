@@ -16,7 +16,7 @@ from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record
-from dranode.driver.claims.uses import PodSandbox
+from dranode.driver.claims.users import PodSandbox
 from dranode.driver.kubelet.podresources import ListedPods, PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims

@@ -17,7 +17,7 @@ from dranode.cpu.treatment import pinned_claim, treatment_state
 from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Record
-from dranode.driver.claims.uses import ClaimUse
+from dranode.driver.claims.users import ClaimUse
 from dranode.driver.machine.root import Root
 from dranode.driver.pinning.containers import resources_for
 from dranode.driver.pinning.snapshot import PinnedClaims, PinSnapshot

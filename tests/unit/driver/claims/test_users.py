@@ -8,7 +8,7 @@ import pytest
 
 from dranode.api.documents import decode
 from dranode.api.resource import ResourceClaim
-from dranode.driver.claims.uses import is_reserved_for, names_every_pod, owning_group
+from dranode.driver.claims.users import is_reserved_for, names_every_pod, owning_group
 
 POD = {"resource": "pods", "name": "app", "uid": "uid-app"}
 GROUP = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "crew", "uid": "uid-crew"}
