@@ -24,6 +24,7 @@ from dranode.driver.claims.grant import Config
 from dranode.driver.cli.commands import cli
 from dranode.driver.cli.options import config_file
 from dranode.driver.cli.serve import command as serve
+from dranode.memory.config import MemoryConfig, parse_memory_config
 from tests.fakes.program import run_program
 from tests.kubernetes_schemas import is_known, problems
 
@@ -44,6 +45,7 @@ MORE = (
     "classic-dra",
     "glossary",
     "isolation",
+    "memory",
     "sanity",
     "pod-does-not-start",
     "quickstart",
@@ -107,7 +109,6 @@ def test_every_page_is_tested() -> None:
         "fleet.md",
         "gpu.md",
         "machines.md",
-        "memory.md",
         "queues.md",
     }
     assert {page.name for page in MANUAL} | elsewhere >= {page.name for page in ROOT.glob("docs/*.md")}
@@ -144,7 +145,7 @@ def parse(arguments: list[str]) -> None:
 def test_a_command_for_a_cluster_has_valid_options(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     for words in commands(block):
-        assert words[0] in ("kubectl", "dranode", "docker", "helm", "pip", "kind", "minikube", "export")
+        assert words[0] in ("kubectl", "dranode", "docker", "helm", "pip", "kind", "minikube", "export", "echo", "cat")
         ours = words[words.index("--") + 1 :] if "--" in words else words
         if ours[0] == "dranode":
             parse(ours[1:])
@@ -169,6 +170,12 @@ def test_yaml_of_the_manual_is_valid(block: Block, tmp_path: Path) -> None:
         elif document.get("kind") == "Kustomization":
             assert set(document) <= {"apiVersion", "kind", "resources", "components", "patches"}
             assert all(yaml.safe_load(patch["patch"]) for patch in document["patches"])
+        elif "resources" in document and "kind" not in document:
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+            container = {"name": "main", "image": "app", **document}
+            assert problems({**pod, "spec": {"containers": [container]}}) == []
+        elif document.get("kind") == "MemoryConfig":
+            assert isinstance(parse_memory_config(Config("FromClaim", document, "the manual")), MemoryConfig)
         elif block.title == "talos.yaml":
             (file,) = document["machine"]["files"]
             assert tomllib.loads(file["content"])["plugins"]
@@ -225,6 +232,7 @@ def test_every_option_on_a_page_exists() -> None:
     others |= {"--spec", "--from"}  # pipx's and uvx's
     others |= {"--name", "--config", "--wait", "--for", "--container-runtime", "--kubernetes-version", "--cpus"}
     others |= {"--write-kubeconfig-mode"}  # kind's, minikube's, k3s'
+    others |= {"--interleave"}  # numactl's
     others |= {"--rm", "--cdi"}  # docker's, and those of an example driver
     for page in MANUAL:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,8 @@ from dranode.sim.cluster.node_kinds import NodeKind
 from dranode.sim.cluster.nodes_file import read_nodes
 from dranode.sim.machines import machine_file, open_machine
 from dranode.sim.machines.synthetic import KEYS
-from tests.edge.test_docs import BLOCK, PROGRAM, ROOT, Block, matches, sessions
-from tests.fakes.waiting import PATIENCE
+from tests.edge.test_docs import BLOCK, ROOT, Block, matches, sessions
+from tests.fakes.program import run_program
 
 PAGE = (ROOT / "docs" / "machines.md").read_text()
 FILES = {title: text for _, title, text in BLOCK.findall(PAGE) if title}
@@ -73,7 +72,6 @@ def test_the_fleet_of_the_page_is_read(files: Path) -> None:
 @pytest.mark.parametrize("text", [text for language, _, text in BLOCK.findall(PAGE) if language == "console"])
 def test_a_command_of_the_page_runs(text: str, tmp_path: Path) -> None:
     for command, expected in sessions(Block(Path("machines.md"), "console", "", text)):
-        words = [str(PROGRAM), *shlex.split(command)[1:]]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = run_program(*shlex.split(command)[1:], cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert matches(expected, done.stdout.splitlines()), done.stdout
