@@ -28,8 +28,6 @@ from pathlib import Path
 from typing import Final
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.documents import decode
-from dranode.api.resource import ResourceClaim
 from dranode.cdi.directory import remove_abandoned
 from dranode.driver.claims.answers import Prepared, Refused
 from dranode.driver.claims.held import ClaimRef
@@ -38,6 +36,7 @@ from dranode.driver.local.store import Store
 from dranode.show.ledger_reading import read_ledger
 from dranode.sim.local.kubelet import KubeletError, StandInKubelet
 from tests.crash.runs import Point, Violation, report
+from tests.fakes.drivers import allocated_claim
 from tests.fakes.node import missing_mounts
 from tests.fakes.waiting import PATIENCE
 
@@ -135,18 +134,20 @@ def world(subject: Subject = CPU) -> Iterator[Path]:
         (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
         store = Store(folder / "store")
         for number in range(CLAIMS):
-            store.put(_claim(number, subject))
+            share = f"00000000-0000-4000-8000-{number:012d}"
+            devices = [f"{subject.device}{number % 2}"]
+            consumed = dict(subject.consumed)
+            store.put(
+                allocated_claim(
+                    f"c{number}",
+                    subject.driver,
+                    devices,
+                    uid=f"uid-{number}",
+                    consumedCapacity=consumed,
+                    shareID=share,
+                )
+            )
         yield folder
-
-
-def _claim(number: int, subject: Subject) -> ResourceClaim:
-    result = {
-        "request": "r", "driver": subject.driver, "pool": "node", "device": f"{subject.device}{number % 2}",
-        "consumedCapacity": dict(subject.consumed), "shareID": f"00000000-0000-4000-8000-{number:012d}",
-    }  # fmt: skip
-    metadata = {"namespace": "default", "name": f"c{number}", "uid": f"uid-{number}"}
-    status = {"allocation": {"devices": {"results": [result]}}}
-    return decode(ResourceClaim, {"metadata": metadata, "status": status})
 
 
 @dataclass

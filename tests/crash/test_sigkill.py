@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.documents import decode
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.answers import Prepared, Refused
 from dranode.driver.claims.held import ClaimRef
@@ -25,6 +24,7 @@ from dranode.driver.claims.record import PreparedDevice
 from dranode.driver.local.store import Store
 from dranode.show.ledger_reading import read_ledger
 from dranode.sim.local.kubelet import KubeletError, StandInKubelet
+from tests.fakes.drivers import allocated_claim
 from tests.fakes.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("dranode")
@@ -34,21 +34,10 @@ KILLS = 6
 
 
 def claim(number: int) -> ResourceClaim:
-    result = {
-        "request": "r",
-        "driver": DRIVER,
-        "pool": "node",
-        "device": f"cpudevnuma{number % 4:03d}",
-        "consumedCapacity": {"dra.cpu/cpu": str(1 + number % 3)},
-        "shareID": f"00000000-0000-4000-8000-{number:012d}",
-    }
-    return decode(
-        ResourceClaim,
-        {
-            "metadata": {"namespace": "default", "name": f"c{number}", "uid": f"uid-{number}"},
-            "status": {"allocation": {"devices": {"results": [result]}}},
-        },
-    )
+    consumed = {"dra.cpu/cpu": str(1 + number % 3)}
+    share = f"00000000-0000-4000-8000-{number:012d}"
+    devices = [f"cpudevnuma{number % 4:03d}"]
+    return allocated_claim(f"c{number}", DRIVER, devices, uid=f"uid-{number}", consumedCapacity=consumed, shareID=share)
 
 
 @pytest.fixture

@@ -21,12 +21,12 @@ import grpc
 import pytest
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.documents import decode
 from dranode.api.resource import ResourceClaim
 from dranode.driver.local.store import Store
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
 from dranode.show.ledger_reading import read_ledger
+from tests.fakes.drivers import allocated_claim
 from tests.fakes.waiting import PATIENCE, eventually
 
 PROGRAM: Final = Path(sys.executable).with_name("dranode")
@@ -41,23 +41,9 @@ INSTANCES: Final = ("old", "new")
 
 
 def claim(number: int) -> ResourceClaim:
-    results = [
-        {
-            "request": request,
-            "driver": DRIVER,
-            "pool": "node",
-            "device": f"cpudevnuma{(number + place) % 2:03d}",
-            "consumedCapacity": {"dra.cpu/cpu": str(1 + number % 3)},
-        }
-        for place, request in enumerate(("r", "s"))
-    ]
-    return decode(
-        ResourceClaim,
-        {
-            "metadata": {"namespace": "default", "name": f"c{number}", "uid": f"uid-{number}"},
-            "status": {"allocation": {"devices": {"results": results}}},
-        },
-    )
+    devices = {request: f"cpudevnuma{(number + place) % 2:03d}" for place, request in enumerate(("r", "s"))}
+    consumed = {"dra.cpu/cpu": str(1 + number % 3)}
+    return allocated_claim(f"c{number}", DRIVER, devices, uid=f"uid-{number}", consumedCapacity=consumed)
 
 
 @dataclass

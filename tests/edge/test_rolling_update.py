@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.documents import decode
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.answers import Prepared
 from dranode.driver.claims.held import ClaimRef
@@ -28,6 +27,7 @@ from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.store import Store
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from dranode.sim.local.kubelet import StandInKubelet
+from tests.fakes.drivers import allocated_claim
 from tests.fakes.nri import FakeRuntime, container, pod
 from tests.fakes.waiting import PATIENCE, eventually
 
@@ -39,23 +39,10 @@ CLAIMS = 20
 
 
 def claim(number: int) -> ResourceClaim:
-    result = {
-        "request": "r",
-        "driver": DRIVER,
-        "pool": "node",
-        "device": f"cpudevnuma{number % 4:03d}",
-        "consumedCapacity": {"dra.cpu/cpu": "1"},
-        "shareID": f"00000000-0000-4000-8000-{number:012d}",
-    }
-    return decode(
-        ResourceClaim,
-        {
-            "metadata": {"namespace": "default", "name": f"c{number}", "uid": f"uid-{number}"},
-            "status": {
-                "allocation": {"devices": {"results": [result]}},
-                "reservedFor": [{"resource": "pods", "name": f"p{number}", "uid": f"pod-{number}"}],
-            },
-        },
+    share = f"00000000-0000-4000-8000-{number:012d}"
+    devices = [f"cpudevnuma{number % 4:03d}"]
+    return allocated_claim(
+        f"c{number}", DRIVER, devices, uid=f"uid-{number}", consumedCapacity={"dra.cpu/cpu": "1"}, shareID=share
     )
 
 
@@ -218,7 +205,7 @@ class Node:
                 number = dice.choice(free)
                 self.prepare(number)
                 env = (f"DRA_CPUSET_uid-{number}={self.cpus[number]}",)
-                mask = self.runtime.create(f"claim-{number}-{self.containers}", f"pod-{number}", env)
+                mask = self.runtime.create(f"claim-{number}-{self.containers}", f"pod-uid-c{number}", env)
                 assert mask == self.cpus[number]
             case 1 if running:
                 name = dice.choice(running)

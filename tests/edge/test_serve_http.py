@@ -19,37 +19,25 @@ from typing import Any
 import psutil
 import pytest
 
-from dranode.api.documents import decode
-from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.answers import Prepared
-from dranode.driver.claims.held import ClaimRef
 from dranode.driver.local.store import Store
 from dranode.driver.serve.http_server import MAX_CONNECTIONS
 from dranode.sim.local.kubelet import StandInKubelet
+from tests.fakes.drivers import allocated_claim, reference
 from tests.fakes.nri import FakeRuntime
 from tests.fakes.waiting import PATIENCE, eventually
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 DRIVER = "dra.cpu"
-REF = ClaimRef("default", "a", "uid-a")
-
-
-def claim() -> ResourceClaim:
-    result = {
-        "request": "r",
-        "driver": DRIVER,
-        "pool": "node",
-        "device": "cpudevnuma000",
-        "consumedCapacity": {"dra.cpu/cpu": "2"},
-        "shareID": "00000000-0000-4000-8000-000000000000",
-    }
-    return decode(
-        ResourceClaim,
-        {
-            "metadata": {"namespace": REF.namespace, "name": REF.name, "uid": REF.uid},
-            "status": {"allocation": {"devices": {"results": [result]}}},
-        },
-    )
+CLAIM = allocated_claim(
+    "a",
+    DRIVER,
+    ["cpudevnuma000"],
+    uid="uid-a",
+    consumedCapacity={"dra.cpu/cpu": "2"},
+    shareID="00000000-0000-4000-8000-000000000000",
+)
+REF = reference(CLAIM)
 
 
 @pytest.fixture
@@ -57,7 +45,7 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         folder = Path(name)
         (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
-        Store(folder / "store").put(claim())
+        Store(folder / "store").put(CLAIM)
         yield folder
 
 
