@@ -299,6 +299,7 @@ class ReadsTheAllocation(UnpreparesByObject):
 
 
 @fault("unprepare-other-uid", "is in no spec")
+@fault("prepare-replaced", "is in no spec")
 class UnpreparesByName(RightDriver):
     def unprepare(self, claim: Any) -> None:
         for uid, record in self.records().items():

@@ -16,6 +16,7 @@ from tests.fakes.sanity.faults_cdi import Spec
 from tests.fakes.sanity.faults_files import Metadata
 from tests.fakes.sanity.faults_identity import LooksAfterDeletedClaims
 from tests.fakes.sanity.faults_life import Locking, Numbers, _View
+from tests.fakes.sanity.faults_slices import Once
 from tests.fakes.sanity.files import Files
 from tests.fakes.sanity.publisher import Publisher
 
@@ -185,14 +186,6 @@ class TakesSlicesForGood(RightDriver):
         for item in publisher.listed()[1]:
             publisher.delete(item)
         return status
-
-
-class Once(Publisher):
-    """Publishes only when it starts."""
-
-    def watch(self, version: str) -> None:
-        del version
-        self.stopped.wait()
 
 
 @fault("slices-v1beta2", "5 changed, the first is node/dev-0 (attributes)")

@@ -316,15 +316,6 @@ class AnswersFromNames(RightDriver):
         self.save(records)
 
 
-@fault("prepare-replaced", "is in no spec")
-class RemovesWhatHasTheName(RightDriver):
-    def unprepare(self, claim: Any) -> None:
-        for uid, record in self.records().items():
-            if record["claim"]["metadata"]["name"] == claim.name:
-                self.files.remove(uid)
-        super().unprepare(claim)
-
-
 class GrantsOneByOne(RightDriver):
     """Has already acted on the first device of a claim when the second one is refused."""
 

@@ -73,7 +73,7 @@ class LooksAtItsStart(RightDriver):
     """Repairs its slices when it starts, and never again."""
 
     def publishes(self, stopped: threading.Event) -> Publisher:
-        return faults_edits.Once(self, stopped)
+        return faults_slices.Once(self, stopped)
 
 
 def _drop_attributes(document: Document) -> None:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
-from dranode.api.errors import UsageError
 from dranode.api.resource import Device, DeviceTaint
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.slices.storable import DesiredSlices
@@ -54,8 +52,3 @@ def test_other_lost_fields_are_no_longer_desired_and_no_problem() -> None:
 def test_a_gate_of_shared_devices_is_no_problem_to_a_driver_without_them() -> None:
     wanted = DesiredSlices("d.example.com", "node", Inventory(devices=(SINGLE,)))
     assert wanted.after_drop(0, wanted.specs()[0], ("DRAConsumableCapacity",)).problem is None
-
-
-def test_a_node_name_that_the_api_refuses_is_an_error() -> None:
-    with pytest.raises(UsageError, match="--node-name"):
-        DesiredSlices("d.example.com", "No Node", Inventory(devices=())).specs()
