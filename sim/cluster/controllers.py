@@ -18,10 +18,9 @@ from dranode.api.errors import DocumentError, number_of
 from dranode.api.field_errors import FieldError
 from dranode.api.manifests import SourceDocument, custom_group, generated_name, template_hash
 from dranode.api.resource import APIDocument, DeviceToleration, Node, ObjectMeta
-from dranode.api.validation import pod_errors
 from dranode.sim.allocator.pools import only
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, pod_amount_errors
+from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, check_pod
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.node_rules import matches_required, untolerated_taint
 
@@ -474,8 +473,7 @@ def _checked(template: Mapping[str, Any], path: str) -> SchedulingPod:
         pod = decode(SchedulingPod, {key: template[key] for key in ("metadata", "spec") if key in template})
     except DocumentError as error:
         raise DocumentError(str(error).removeprefix(f"{error.path}: "), f"{path}.{error.path}") from error
-    for problem in (*pod_errors(pod, lambda _: None), *pod_amount_errors(pod)):
-        raise DocumentError(problem.message, f"{path}.{problem.path}")
+    check_pod(pod, f"{path}.")
     return pod
 
 

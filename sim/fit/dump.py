@@ -26,7 +26,7 @@ from dranode.sim.cluster.pod_claims import PodGroup
 from dranode.sim.scheduler.amounts import (
     PriorityClass,
     check_node_amounts,
-    check_pod_amounts,
+    check_pod,
     with_defaults,
 )
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
@@ -127,7 +127,7 @@ def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> C
     """
     check_manifests(sources)
     priorities = {priority.metadata.name: priority for _, priority in decoded(sources, PriorityClass)}
-    pods = by_key(decoded(sources, SchedulingPod, "Pod", check_pod_amounts))
+    pods = by_key(decoded(sources, SchedulingPod, "Pod", check_pod))
     return ClusterDump(
         tuple(_named_nodes(decoded(sources, SchedulingNode, "Node", check_node_amounts))),
         tuple(with_defaults(pod, priorities) for pod in pods.values() if not pod.finished),

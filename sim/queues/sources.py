@@ -26,7 +26,7 @@ from dranode.sim.queues.documents import (
     WorkloadStatus,
     read_document,
 )
-from dranode.sim.scheduler.amounts import check_pod_amounts
+from dranode.sim.scheduler.amounts import check_pod
 from dranode.sim.scheduler.documents import SchedulingPod
 
 JOB: Final = "batch/v1", "Job"
@@ -60,7 +60,7 @@ def workload_of_job(document: Mapping[str, Any]) -> WorkloadDocument | None:
 
     Raises:
         DocumentError: the Job does not decode, its minimum parallelism is not a number, or the API server would reject
-            the amounts of its pods.
+            its pods.
     """
     job = decode(_Job, document)
     queue = job.metadata.labels.get(QUEUE_LABEL)
@@ -74,7 +74,7 @@ def workload_of_job(document: Mapping[str, Any]) -> WorkloadDocument | None:
         if condition.type in _ENDS
     )
     pod = job.spec.template.spec
-    check_pod_amounts(SchedulingPod(spec=pod), "spec.template.")
+    check_pod(SchedulingPod(spec=pod), "spec.template.")
     label = job.metadata.labels.get(_PRIORITY_LABEL, "")
     priority = (
         {"kind": "WorkloadPriorityClass", "name": label}

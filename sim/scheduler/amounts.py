@@ -20,6 +20,7 @@ from dranode.api.field_errors import FieldError
 from dranode.api.names import is_label_name
 from dranode.api.quantity import Quantity
 from dranode.api.resource import APIDocument, ContainerResources, DeviceToleration, ObjectMeta
+from dranode.api.validation import pod_errors
 from dranode.sim.scheduler.documents import (
     ContainerPort,
     ResourceList,
@@ -194,13 +195,13 @@ _COUNTED: Final = frozenset(
 _CONTAINERS_ONLY: Final = Counting(0, pod_level=False)
 
 
-def check_pod_amounts(pod: SchedulingPod, head: str = "") -> None:
-    """Fail if the API server would reject the pod's amounts; `head` is the path prefix of a pod template.
+def check_pod(pod: SchedulingPod, head: str = "") -> None:
+    """Fail if the API server would reject the pod's claims or amounts; `head` is the path prefix of a pod template.
 
     Raises:
-        DocumentError: an amount is below 0, not a whole number, above its limit, or of an unknown resource.
+        DocumentError: a claim is not named, for example, or an amount is below 0, not whole, or above its limit.
     """
-    for error in pod_amount_errors(pod):
+    for error in (*pod_errors(pod, lambda _: None), *pod_amount_errors(pod)):
         raise DocumentError(error.message, f"{head}{error.path}")
 
 

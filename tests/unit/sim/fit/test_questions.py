@@ -243,6 +243,13 @@ def test_a_cluster_without_nodes_is_an_error() -> None:
         questions_of(pod_document("p"))
 
 
+def test_a_pod_that_names_no_claim_is_an_error() -> None:
+    pod = pod_document("p")
+    pod["spec"]["resourceClaims"] = [{"name": "c", "source": {"resourceClaimName": "c-1"}}]
+    with pytest.raises(DocumentError, match=r"\(Pod p\): spec.resourceClaims\[0\]: exactly one of .*none is set"):
+        questions_of(node_document("a"), pod)
+
+
 @pytest.mark.parametrize(
     ("gates", "full"), [("GenericWorkload=true,DRAWorkloadResourceClaims=true", False), ("", True)]
 )

@@ -14,7 +14,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.check import check
 from dranode.sim.cluster.pods import read_cluster_documents
 from dranode.sim.fit.dump import read_dump
-from dranode.sim.scheduler.amounts import check_node_amounts, check_pod_amounts, node_amount_errors, pod_amount_errors
+from dranode.sim.scheduler.amounts import check_node_amounts, check_pod, node_amount_errors, pod_amount_errors
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 
 CONTAINER = "spec.containers[0].resources"
@@ -122,7 +122,7 @@ def test_names_that_only_a_node_may_have_are_counted_as_kubernetes_counts_them()
 def test_a_pod_with_a_negative_request_is_refused_with_its_place() -> None:
     pod = decode(SchedulingPod, {"spec": {"containers": container({"cpu": "-1"})}})
     with pytest.raises(DocumentError, match="below 0") as raised:
-        check_pod_amounts(pod)
+        check_pod(pod)
     assert raised.value.path == f"{CONTAINER}.requests[cpu]"
 
 
