@@ -158,8 +158,8 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
                 containers=containers,
                 together=together,
                 taints=options["device_taints"],
-                counts=probes.counts,
             )
+            service.counters = probes.count(service)
             service.start(boot_id(root))
             stack.callback(service.stop)
         probes.start()

@@ -52,12 +52,10 @@ class Probes:
             self._listeners.append(listener)
         return listener
 
-    @property
-    def counts(self) -> Callable[[DriverService], ServiceCounters] | None:
-        """Return the function that returns the counters of a driver; None if no HTTP address serves them."""
-        return self._count if self._listeners else None
-
-    def _count(self, service: DriverService) -> ServiceCounters:
+    def count(self, service: DriverService) -> ServiceCounters | None:
+        """Probe this driver, and return its counters; None if no HTTP address serves them."""
+        if not self._listeners:
+            return None
         if self._metrics is None:
             self._metrics = Metrics()
         self._drivers.append(service)

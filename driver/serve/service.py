@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -61,7 +61,11 @@ class ServiceCounters(Protocol):
 
 
 class DriverService:
-    """One running driver."""
+    """One running driver.
+
+    Attributes:
+        counters: counts what it does, from `start` on; None for no counters.
+    """
 
     def __init__(
         self,
@@ -74,7 +78,6 @@ class DriverService:
         containers: ContainerAccess | None = None,
         together: PinningTogether | None = None,
         taints: bool = False,
-        counts: Callable[[DriverService], ServiceCounters] | None = None,
     ) -> None:
         """Set the driver up; nothing is opened yet.
 
@@ -87,7 +90,6 @@ class DriverService:
             containers: how to reach containers; None if they should not be pinned.
             together: the drivers of this process that pin, if there are several.
             taints: whether unhealthy devices are tainted.
-            counts: returns the counters for this driver; None for no counters.
         """
         self.plugin = plugin
         metadata = DeviceMetadata.of(plugin.driver, listener.data, cdi)
@@ -106,7 +108,7 @@ class DriverService:
         self._fatal = listener.fatal
         self._announcer = Announcer(self.node, listener.health, cluster, taints=taints)
         self._authority: Authority | None = None
-        self._counters = None if counts is None else counts(self)
+        self.counters: ServiceCounters | None = None
         self._lookup: ClaimLookup | None = None
         self._taken_over = False
         # Set when this instance becomes active, which ends the thread that only reads the hardware until then.
@@ -132,9 +134,9 @@ class DriverService:
             # They run in reverse order: end calls first, then close the ledger, then release the folder.
             for stop in (self._leave, self.node.close, self.listener.close):
                 self._stops.callback(stop)
-            if self._counters is not None:
-                self.listener.calls.observe = self._counters.answered
-                self.node.granted = self._counters.granted
+            if self.counters is not None:
+                self.listener.calls.observe = self.counters.answered
+                self.node.granted = self.counters.granted
             self.node.files.undescribed = self._undescribed
             # Read hardware and ledger, and write missing CDI specs. Failures are logged and tried again later.
             self.node.open(boot_id, snapshot=False)
@@ -279,8 +281,8 @@ class DriverService:
         if self._containers is None or self._pod_resources is None or not isinstance(self.plugin, Pins):
             return
         driver = PinningDriver(self.node, self._authority or ALONE, notify=self._notify, starts=self._container_starts)
-        if self._counters is not None:
-            driver = replace(driver, answered=self._counters.nri_answered)
+        if self.counters is not None:
+            driver = replace(driver, answered=self.counters.nri_answered)
         self.pinning = Pinning(
             driver,
             self._containers,

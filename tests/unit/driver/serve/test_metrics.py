@@ -94,8 +94,8 @@ def worlds() -> Iterator[dict[str, World]]:
                     pytest.fail,
                 ),
                 cdi=root / "cdi",
-                counts=metrics.add,
             )
+            service.counters = metrics.add(service)
             service.start()
             made[plugin.driver] = World(metrics, cluster, service)
         yield made
@@ -212,8 +212,8 @@ def test_states_are_read_at_each_request(worlds: dict[str, World]) -> None:
 
 def test_answers_to_the_runtime_are_timed_by_request(worlds: dict[str, World]) -> None:
     world = worlds["dra.cpu"]
-    assert world.service._counters is not None
-    world.service._counters.nri_answered("Create", 0.0004)
+    assert world.service.counters is not None
+    world.service.counters.nri_answered("Create", 0.0004)
     text = r'dranode_nri_request_duration_seconds_bucket\{driver="dra.cpu",le="(0.0002|0.0005)",request="Create"\}'
     assert list(world.values(text).values()) == [0, 1]
 
@@ -233,8 +233,8 @@ def test_a_drivers_name_becomes_the_prefix_of_its_metrics(driver: str, prefix: s
 
 def test_a_claim_that_holds_no_cpu_has_no_size(worlds: dict[str, World]) -> None:
     world = worlds["dra.cpu"]
-    assert world.service._counters is not None
-    world.service._counters.granted(Record(uid="u", held=CPUSet()))
+    assert world.service.counters is not None
+    world.service.counters.granted(Record(uid="u", held=CPUSet()))
     assert list(world.values("dra_cpu_claim_allocated_cpus_count").values()) == [0]
 
 
