@@ -77,15 +77,21 @@ def test_a_claim_stays_its_containers_when_kubelets_own_record_is_damaged(local:
     held = cluster.cpus("kept")
 
     node.kill_kubelet()
-    record = node.place / "kubelet" / "dra_manager_state"
-    assert "kept" in record.read_text()
-    for damage in (b"", b"{", b'{"data": "{}", "checksum": 1}', b"\0\xff"):
-        record.write_bytes(damage)
-        node.start_kubelet_again()
-        # kubelet does not start with a record that it cannot read, until somebody deletes it.
-        wait_until(node.ended, f"kubelet gives up because of {damage!r}")
-        node.kill_kubelet()
-    record.unlink()
+    damages = {
+        "cpu_manager_state": (b"{",),
+        "memory_manager_state": (b"{",),
+        "dra_manager_state": (b"", b"{", b'{"data": "{}", "checksum": 1}', b"\0\xff"),
+    }
+    assert "kept" in (node.place / "kubelet" / "dra_manager_state").read_text()
+    for name, contents in damages.items():
+        record = node.place / "kubelet" / name
+        for content in contents:
+            record.write_bytes(content)
+            node.start_kubelet_again()
+            # kubelet does not start with a record that it cannot read, until somebody deletes it.
+            wait_until(node.ended, f"kubelet gives up because of {name} with {content!r}")
+            node.kill_kubelet()
+        record.unlink()
     node.start_kubelet_again()
     cluster.wait(cluster.serves, "kubelet answers")
     assert cluster.cpus("kept") == held
