@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.testing import CliRunner
 
 import dranode.api
 import dranode.driver
 from dranode.driver.cli.commands import cli
-from release.answers import CPUS, GPUS, answer, answers
 from release.configurations import CONFIGURATIONS, configurations, schema
 from release.project import ROOT
 from release.reference import events, options
 
+CPUS: Final = "sockets=2,numa=2,cores=4,threads=2"
+GPUS: Final = "sockets=2,cores=8,gpus=2"
 MANUAL: Final = ROOT / "docs"
 PAGES: Final = ROOT / ".cache" / "site" / "docs"
 TOP: Final = (
@@ -78,7 +80,6 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "reference/configurations.md", configurations()
     yield "reference/devices.md", devices()
     yield "reference/events.md", events()
-    yield "reference/json.md", answers()
     yield "reference/seam.md", names_for_drivers()
 
 
@@ -153,7 +154,8 @@ def devices() -> str:
     """Return a page with the attributes and capacities that are published, with the values of made-up machines."""
     parts = [f"# Attributes and capacities\n\nWhat is published for `--machine {CPUS}` and `--machine {GPUS}`.\n"]
     for heading, words in _PUBLISHED.items():
-        devices = [device for document in answer(*words)["items"] for device in document["spec"]["devices"]]
+        slices = json.loads(CliRunner().invoke(cli, [*words, "-o", "json"], catch_exceptions=False).stdout)
+        devices = [device for document in slices["items"] for device in document["spec"]["devices"]]
         # Shorter values first: numbers are in their order then.
         rows = sorted(
             {row for device in devices for row in _rows(device)}, key=lambda row: (*row[:2], len(row[2]), row)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import dranode.driver
 from dranode.driver.claims.events import ClaimRestored, Occurrence
 from dranode.driver.cli.serve import command as serve
 from release import reference, site
-from release.answers import ELSEWHERE, answered, answers, commands_for_programs
 from release.configurations import CONFIGURATIONS, fields, schema
 from release.project import ROOT
 from release.tables import TABLES, with_tables
@@ -134,16 +132,6 @@ def test_every_metric_is_in_a_table_by_the_name_that_is_scraped() -> None:
     shown = re.findall(r"^\| `(\w+)` \| (gauge|counter|histogram) ", page, re.MULTILINE)
     assert {name.removesuffix("_total") for name, _ in shown} == set(reference.metric_rows())
     assert all(name.endswith("_total") == (kind == "counter") for name, kind in shown)
-
-
-def test_every_command_for_programs_is_on_their_page() -> None:
-    assert not answered() & ELSEWHERE
-    assert answered() | ELSEWHERE == set(commands_for_programs())
-    page = answers()
-    assert str(ROOT) not in page
-    for name in answered():
-        (part,) = [part for part in page.split("\n## ") if part.startswith(f"{name}\n")]
-        assert json.loads(part[part.index("```json") + len("```json") : part.rindex("```")])
 
 
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *site.MANUAL.rglob("*.md")], ids=lambda page: page.name)
