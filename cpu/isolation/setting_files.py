@@ -26,7 +26,7 @@ BUS: Final = "run/dbus/system_bus_socket"
 """The socket of a machine's D-Bus, over which systemd is asked."""
 _NODES: Final = "sys/devices/system/node"
 _POSSIBLE: Final = "sys/devices/system/cpu/possible"
-_PODS: Final = re.compile(r"kube")
+_PODS: Final = "kube"
 # How far below a slice pods are looked for: <service>/<kubelet's root>/kubepods.
 _DEEPEST: Final = 3
 _CONTROL_FILE: Final = re.compile(r"(cgroup|cpu|cpuset|hugetlb|io|irq|memory|misc|pids|rdma|dmem)\.")
@@ -232,7 +232,7 @@ def _kept(root: Root, folder: str, depth: int = _DEEPEST) -> str:
     except OSError as error:
         return f"/{folder} cannot be listed, so it is not known whether pods are in it: {error.strerror}"
     below = [name for name in names if not _CONTROL_FILE.match(name)]
-    if any(_PODS.search(name) and not name.endswith(".service") for name in below):
+    if any(_PODS in name and not name.endswith(".service") for name in below):
         return "pods are in it"
     reasons = (_kept(root, f"{folder}/{name}", depth - 1) for name in below) if depth else ()
     return next(filter(None, reasons), "")

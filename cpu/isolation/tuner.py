@@ -98,17 +98,18 @@ class Tuner(msgspec.Struct):
             stays = f"claims want all online CPUs ({machine.online}) quiet, so nothing is moved"
             self._report((stays,), machine)
             return
-        partitions, unseen = self._partitions(claims)
-        granted = tuple(partition for partition in partitions if not partition.others)
+        # Read the settings as they are now. Those of irqbalance and systemd on record are left to `notify`.
+        partitions, not_found = self._partitions(claims)
+        granting = tuple(partition for partition in partitions if not partition.others)
         # If the containers are not known, the CPUs that were granted to their partitions stay.
-        needed = exclusive_settings(self.root, granted, () if unseen else noted.settings)
-        settings = (*self._settings(noted.settings), *needed)
+        exclusive = exclusive_settings(self.root, granting, () if not_found else noted.settings)
+        settings = (*self._settings(noted.settings), *exclusive)
         peer_paths = frozenset(filter(is_peers, noted.settings))
         paths = peer_paths | {setting.path for setting in settings}
-        unseen_paths = (noted.settings.keys() | (noted.interrupts or {}).keys()) - paths
-        unread = peer_paths | self._unread(unseen_paths)
+        unread = peer_paths | self._unread((noted.settings.keys() | (noted.interrupts or {}).keys()) - paths)
         self._peers_have = bool(peer_paths)
         self.must_notify = self.peers.there and machine.quiet != self._notified
+        # Note both values before the write, and what the kernel made of it afterwards.
         tuned = tuning(settings, noted, machine, unread)
         notes.write(tuned.notes.document())
         if back := returned(tuned, noted, machine):
@@ -116,12 +117,13 @@ class Tuner(msgspec.Struct):
         failures = self._write(tuned)
         final = self._with_begun(self._noted_after(tuned, failures), claims)
         notes.write(final.document())
+        # Report what stays on quiet CPUs all the same.
         by_systemd = bool(self.peers.by_systemd) or any(path.startswith(UNITS) for path in peer_paths)
         kept = unmovable(self.root, paths, by_systemd=by_systemd) if machine.quiet else ()
-        others = (*self.peers.sentences, *kept)
-        others = (*others, *unread_settings(final.settings, paths, (*unseen, *others)))
-        remaining = (*refused_settings(tuned, final, failures), *unseen, *self._partition(partitions), *others)
-        self._report((*unrestorable(noted), *remaining), machine)
+        staying = (*not_found, *self.peers.sentences, *kept)
+        remaining = (*refused_settings(tuned, final, failures), *self._make_partitions(partitions), *staying)
+        not_read = unread_settings(final.settings, paths, staying)
+        self._report((*unrestorable(noted), *remaining, *not_read), machine)
 
     def notify(self, locked: LockedTuning) -> bool:
         """Tell irqbalance and systemd about the claims, holding the lock only to decide; see `Tunes.notify`."""
@@ -184,7 +186,8 @@ class Tuner(msgspec.Struct):
         except MachineError as error:
             return (), (f"{NO_CONTAINERS}: {error}",)
 
-    def _partition(self, partitions: Iterable[Partition]) -> Iterator[str]:
+    def _make_partitions(self, partitions: Iterable[Partition]) -> Iterator[str]:
+        """Make these containers partitions; yields a sentence for each that is not one."""
         made: set[str] = set()
         for partition in partitions:
             failure = f"the container in /{partition.folder} is not a partition"
