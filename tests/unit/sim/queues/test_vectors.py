@@ -126,8 +126,7 @@ class Recorded:
         return Simulation(PREEMPTION[answer["result"]], answer["borrowAfter"], tuple(answer.get("targets", ())))
 
 
-def _decide(scenario: Mapping[str, Any]) -> tuple[QueueDecision, Recorded]:
-    setup = _setup(scenario)
+def _decide(scenario: Mapping[str, Any], setup: Setup) -> tuple[QueueDecision, Recorded]:
     oracle = Recorded(scenario)
     named = {item.workload.label: item for item in setup.admitted}
     recorded = tuple(named[name] for name in scenario["expected"]["preemptionTargets"])
@@ -180,20 +179,17 @@ def test_every_scenario_of_kueue_is_here() -> None:
 
 
 @pytest.mark.parametrize("scenario", BY_ID)
-def test_flavor_mode_borrowing_and_index_are_those_of_kueue(scenario: dict[str, Any]) -> None:
-    decision, _ = _decide(scenario)
+def test_a_decision_is_that_of_kueue(scenario: dict[str, Any]) -> None:
+    setup = _setup(scenario)
+    decision, oracle = _decide(scenario, setup)
     expected = scenario["expected"]
     assert MODES[decision.assignment.mode] == expected["representativeMode"]
     assert decision.assignment.borrowing == expected["borrowing"]
     assert _flavors(decision.assignment) == [item["flavors"] for item in expected["podSets"]]
     assert [item.count for item in decision.assignment.pod_sets] == [item["count"] for item in expected["podSets"]]
     assert [MODES[item.mode] for item in decision.assignment.pod_sets] == [item["mode"] for item in expected["podSets"]]
-
-
-@pytest.mark.parametrize("scenario", BY_ID)
-def test_the_flavors_looked_at_are_those_of_kueue(scenario: dict[str, Any]) -> None:
-    decision, oracle = _decide(scenario)
-    for item, expected in zip(decision.assignment.pod_sets, scenario["expected"]["podSets"], strict=True):
+    # The flavors that were looked at, and the questions about preemption.
+    for item, wanted in zip(decision.assignment.pod_sets, expected["podSets"], strict=True):
         assert _attempts(item) == [
             {
                 "flavor": attempt["flavor"],
@@ -203,31 +199,20 @@ def test_the_flavors_looked_at_are_those_of_kueue(scenario: dict[str, Any]) -> N
                     attempt.get("preemption", ""), FlavorMode.FIT if attempt["mode"] == "Fit" else FlavorMode.NO_FIT
                 ),
             }
-            for attempt in expected["attempts"]
+            for attempt in wanted["attempts"]
         ]
     assert oracle.asked == set(oracle.answers)
-
-
-@pytest.mark.parametrize("scenario", BY_ID)
-def test_the_state_for_the_next_attempt_is_that_of_kueue(scenario: dict[str, Any]) -> None:
-    decision, _ = _decide(scenario)
-    expected = scenario["expected"]
+    # The state for the next attempt.
     assert list(decision.state.tried) == expected["lastState"]["lastTriedFlavorIdx"]
     assert decision.state.generation == expected["lastState"]["clusterQueueGeneration"]
     assert decision.state.cycle == expected["lastState"]["schedulingCycle"]
     assert decision.state.pending_flavors == expected["pendingFlavors"]
-
-
-@pytest.mark.parametrize("scenario", BY_ID)
-def test_usage_and_quota_are_those_of_kueue(scenario: dict[str, Any]) -> None:
-    setup = _setup(scenario)
-    decision, _ = _decide(scenario)
+    # Usage and quota.
     assert {f"{of.flavor}/{of.resource}": number for of, number in decision.assignment.usage.items()} == {
-        key: amount(key.partition("/")[2], Quantity(value))
-        for key, value in scenario["expected"]["assignedUsage"].items()
+        key: amount(key.partition("/")[2], Quantity(value)) for key, value in expected["assignedUsage"].items()
     }
     queue = scenario["workload"]["clusterQueue"]
-    for key, expected in scenario["expected"]["quotaBefore"].items():
+    for key, numbers in expected["quotaBefore"].items():
         of = FlavorResource(*key.split("/", 1))
         node = setup.usage.nodes[queue]
         assert {
@@ -235,7 +220,7 @@ def test_usage_and_quota_are_those_of_kueue(scenario: dict[str, Any]) -> None:
             "maxCapacity": setup.usage.capacity(queue, of),
             "nominal": node.quota(of).nominal,
             "used": setup.usage.at(node, of),
-        } == {name: amount(of.resource, Quantity(value)) for name, value in expected.items()}
+        } == {name: amount(of.resource, Quantity(value)) for name, value in numbers.items()}
 
 
 @pytest.mark.parametrize(
