@@ -172,15 +172,15 @@ def header(kind: bytes, size: int, name: str = "m/sys/a") -> bytes:
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE])
-@pytest.mark.parametrize("size", [100 << 20, 3 << 30, -512, -(1 << 40)])
+@pytest.mark.parametrize("size", [16 << 20, 3 << 30, -512, -(1 << 40)])
 def test_a_header_says_no_size_that_no_header_has(tmp_path: Path, kind: bytes, size: int) -> None:
-    raw = header(kind, size) + b"1" * min(max(size, 1024), 100 << 20)
+    raw = header(kind, size) + b"1" * min(max(size, 1024), 16 << 20)
     tracemalloc.start()
     with pytest.raises(MachineError, match="or is damaged"):
         archive.read_archive(Path(packed(tmp_path / "m.tar.gz", raw)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 8 << 20
+    assert peak < 2 << 20
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.CONTTYPE, tarfile.GNUTYPE_SPARSE, b"Z"])
