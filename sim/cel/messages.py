@@ -13,9 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from google.protobuf import any_pb2, duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
-from google.protobuf.message import DecodeError
-
 from dranode.sim.cel.declarations import (
     ANY,
     BOOL,
@@ -34,7 +31,6 @@ from dranode.sim.cel.declarations import (
     list_of,
     map_of,
 )
-from dranode.sim.cel.syntax import CELCancelledError
 from dranode.sim.cel.values import (
     INT64,
     SECOND,
@@ -177,8 +173,6 @@ _JSON_VALUES: Final[tuple[tuple[type, Convert], ...]] = (
 _PREFIX: Final = "google.protobuf."
 _INT32: Final = range(-(1 << 31), 1 << 31)
 _UINT32: Final = range(1 << 32)
-# Protobuf's library in Python reads 100 levels, Go's 10,000.
-_MAX_DEPTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,75 +240,13 @@ def _unknown(name: str) -> Callable[[Mapping[str, Any]], Any]:
     return value
 
 
-def _any(given: Mapping[str, Any], depth: int = 0) -> Any:
-    """Return the message inside.
+def _any(_: Mapping[str, Any]) -> Any:
+    """Refuse what Kubernetes would unpack: a message that is written as bytes, which no selector needs.
 
     Raises:
-        CELCancelledError: messages nest too deeply.
-        ValueError: it is not a message, or of a kind that CEL has no value for.
+        ValueError: always.
     """
-    if depth > _MAX_DEPTH:
-        raise CELCancelledError(f"operation cancelled: a message within more than {_MAX_DEPTH} others")
-    name = str(given.get("type_url", "")).rpartition("/")[2]
-    if name not in _CLASSES:
-        raise ValueError(f"unsupported conversion to ref.Val: (*dynamicpb.MessageKind) of '{name}'")
-    raw = given.get("value", b"")
-    look_at(len(raw))
-    message = _CLASSES[name]()
-    try:
-        # Go's library refuses a number of more than 64 bits, and this one cuts it to 64; no selector has one.
-        message.ParseFromString(raw)
-    except DecodeError as error:
-        raise ValueError("anypb.UnmarshalNew() failed: proto: cannot parse invalid wire-format data") from error
-    return _contents(message, depth)
-
-
-def _contents(message: Any, depth: int) -> Any:
-    """Return the CEL value of a message of the protobuf library."""
-    match message:
-        case any_pb2.Any():
-            result: Any = _any({"type_url": message.type_url, "value": message.value}, depth + 1)
-        case struct_pb2.ListValue():
-            result = [_contents(value, depth) for value in message.values]
-        case struct_pb2.Struct():
-            result = {map_key(key): _contents(value, depth) for key, value in message.fields.items()}
-        case struct_pb2.Value():
-            member = message.WhichOneof("kind")
-            inner = getattr(message, member) if member not in (None, "null_value") else None
-            result = _contents(inner, depth) if member in ("struct_value", "list_value") else inner
-        case empty_pb2.Empty():
-            result = MessageValue(EMPTY.name)
-        case duration_pb2.Duration() | timestamp_pb2.Timestamp():
-            made = _duration if isinstance(message, duration_pb2.Duration) else _timestamp
-            result = made({"seconds": message.seconds, "nanos": message.nanos})
-        case wrappers_pb2.UInt32Value() | wrappers_pb2.UInt64Value():
-            result = UInt(message.value)
-        case _:
-            result = message.value
-    return result
-
-
-_CLASSES: Final = {
-    kind.DESCRIPTOR.full_name: kind
-    for kind in (
-        any_pb2.Any,
-        duration_pb2.Duration,
-        empty_pb2.Empty,
-        struct_pb2.ListValue,
-        struct_pb2.Struct,
-        struct_pb2.Value,
-        timestamp_pb2.Timestamp,
-        wrappers_pb2.BoolValue,
-        wrappers_pb2.BytesValue,
-        wrappers_pb2.DoubleValue,
-        wrappers_pb2.FloatValue,
-        wrappers_pb2.Int32Value,
-        wrappers_pb2.Int64Value,
-        wrappers_pb2.StringValue,
-        wrappers_pb2.UInt32Value,
-        wrappers_pb2.UInt64Value,
-    )
-}
+    raise ValueError("this simulator does not unpack google.protobuf.Any")
 
 
 # --- the messages ---

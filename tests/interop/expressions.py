@@ -457,9 +457,7 @@ class ExpressionMaker:
         )
 
     def _message(self, depth: int) -> str:
-        name = self.random.choice(("Int64Value", "StringValue", "Value", "ListValue", "Struct", "Duration", "Empty"))
         templates = [
-            f'google.protobuf.Any{{{{type_url: "x/google.protobuf.{name}", value: {{bytes}}}}',
             "google.protobuf.Value{{null_value: {int}}",
             "google.protobuf.ListValue{{values: [{optional}, {duration}, {timestamp}, {bytes}]}",
             "google.protobuf.Struct{{fields: {{{string}: {list}, {string}: {message}}}",
