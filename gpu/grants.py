@@ -140,7 +140,7 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
 
 
-class _Given(msgspec.Struct, frozen=True):
+class _Asked(msgspec.Struct, frozen=True):
     """One allocation result with its GPU and the merged settings of its configurations."""
 
     allocated: AllocatedResult
@@ -168,19 +168,19 @@ def grant_gpus(claim: AllocatedClaim, held: Held, inventory: GPUInventory) -> Cl
         ClaimConflictError: another claim holds a device with parts of the same GPU.
         ClaimError: the GPU cannot do what the configurations ask for.
     """
-    given = [
-        _Given(allocated, inventory.by_name[allocated.result.device], settings(allocated.configs))
+    asks = [
+        _Asked(allocated, inventory.by_name[allocated.result.device], settings(allocated.configs))
         for allocated in claim.results
     ]
-    for chosen in given:
-        _check_sharing(claim.ref, chosen)
-        _check_mode(claim.ref, chosen, inventory)
-        if not chosen.allocated.result.admin_access:
-            _check_family(claim.ref, chosen, held, inventory)
-            _check_group(claim.ref, chosen, held, inventory)
-    _check_parts(claim.ref, given, inventory)
-    _check_visibility(claim.ref, given)
-    return ClaimGrant(grants=tuple(_grant(chosen, given) for chosen in given))
+    for asked in asks:
+        _check_sharing(claim.ref, asked)
+        _check_mode(claim.ref, asked, inventory)
+        if not asked.allocated.result.admin_access:
+            _check_family(claim.ref, asked, held, inventory)
+            _check_group(claim.ref, asked, held, inventory)
+    _check_parts(claim.ref, asks, inventory)
+    _check_visibility(claim.ref, asks)
+    return ClaimGrant(grants=tuple(_grant(asked, asks) for asked in asks))
 
 
 def consumed(allocated: AllocatedResult, capacity: str) -> Quantity | None:
@@ -188,31 +188,22 @@ def consumed(allocated: AllocatedResult, capacity: str) -> Quantity | None:
     return named_value(allocated.result.consumed_capacity, capacity, allocated.result.driver)
 
 
-def _grant(chosen: _Given, given: Sequence[_Given]) -> Grant:
-    result = chosen.allocated.result
+def _grant(asked: _Asked, asks: Sequence[_Asked]) -> Grant:
+    result = asked.allocated.result
     admin = bool(result.admin_access)
-    takes = chosen.settings.mode is GPUMode.VFIO and not admin
+    takes = asked.settings.mode is GPUMode.VFIO and not admin
     intent = Intent(
-        address=chosen.gpu.address,
-        vendor=chosen.gpu.vendor,
-        mode=chosen.settings.mode,
-        partition=chosen.gpu.partition,
-        division=chosen.gpu.division,
-        parent=chosen.gpu.parent if chosen.gpu.kind is GPUKind.VF else None,
-        homes=_homes(chosen.gpu) if takes else (),
+        address=asked.gpu.address,
+        vendor=asked.gpu.vendor,
+        mode=asked.settings.mode,
+        partition=asked.gpu.partition,
+        division=asked.gpu.division,
+        parent=asked.gpu.parent if asked.gpu.kind is GPUKind.VF else None,
+        homes=_homes(asked.gpu) if takes else (),
     )
-    peers = tuple(GPUMemory(peer.gpu, peer.memory) for peer in given if peer.request == chosen.request)
-    return Grant(
-        request=result.request,
-        pool=result.pool,
-        device=result.device,
-        share_id=result.share_id,
-        admin=admin,
-        edits=ContainerEdits(
-            env=environment(GPUMemory(chosen.gpu, chosen.memory), peers, chosen.settings, admin=admin)
-        ),
-        state=msgspec.to_builtins(intent),
-    )
+    peers = tuple(GPUMemory(peer.gpu, peer.memory) for peer in asks if peer.request == asked.request)
+    env = environment(GPUMemory(asked.gpu, asked.memory), peers, asked.settings, admin=admin)
+    return Grant.of(result, edits=ContainerEdits(env=env), state=msgspec.to_builtins(intent))
 
 
 def _homes(gpu: GPU) -> tuple[Home, ...]:
@@ -225,43 +216,43 @@ def _homes(gpu: GPU) -> tuple[Home, ...]:
     )
 
 
-def _check_sharing(claim: ClaimRef, chosen: _Given) -> None:
-    share = chosen.allocated.result.share_id is not None
-    if share and chosen.settings.strategy is Strategy.EXCLUSIVE:
+def _check_sharing(claim: ClaimRef, asked: _Asked) -> None:
+    share = asked.allocated.result.share_id is not None
+    if share and asked.settings.strategy is Strategy.EXCLUSIVE:
         raise ClaimError(
-            f"{chosen.where} of claim {claim} asks for an exclusive GPU, but the node offers shares of its GPUs; "
+            f"{asked.where} of claim {claim} asks for an exclusive GPU, but the node offers shares of its GPUs; "
             "ask for a node with --gpu-sharing exclusive, or leave out sharing.strategy"
         )
-    limit = chosen.settings.memory_limit
+    limit = asked.settings.memory_limit
     if limit is None:
         return
-    if chosen.gpu.vendor != "nvidia":
+    if asked.gpu.vendor != "nvidia":
         raise ClaimError(
-            f"{chosen.where} of claim {claim} has sharing.memoryLimit {limit}, but {chosen.gpu.vendor} GPUs have no "
+            f"{asked.where} of claim {claim} has sharing.memoryLimit {limit}, but {asked.gpu.vendor} GPUs have no "
             "variable to limit it; leave it out"
         )
-    ceiling = consumed(chosen.allocated, "memory") or (
-        Quantity(chosen.gpu.memory) if chosen.gpu.memory is not None else None
+    ceiling = consumed(asked.allocated, "memory") or (
+        Quantity(asked.gpu.memory) if asked.gpu.memory is not None else None
     )
     if ceiling is not None and limit > ceiling:
         raise ClaimError(
-            f"{chosen.where} of claim {claim} has sharing.memoryLimit {limit}, more than the {ceiling} that it was "
+            f"{asked.where} of claim {claim} has sharing.memoryLimit {limit}, more than the {ceiling} that it was "
             "allocated; lower the limit or request more memory"
         )
 
 
-def _check_mode(claim: ClaimRef, chosen: _Given, inventory: GPUInventory) -> None:
-    if chosen.settings.mode is not GPUMode.VFIO:
+def _check_mode(claim: ClaimRef, asked: _Asked, inventory: GPUInventory) -> None:
+    if asked.settings.mode is not GPUMode.VFIO:
         return
     obstacle = None
-    if chosen.allocated.result.share_id is not None:
+    if asked.allocated.result.share_id is not None:
         obstacle = "is a share, and a virtual machine needs a whole GPU"
-    elif chosen.gpu.kind is GPUKind.PARTITION:
+    elif asked.gpu.kind is GPUKind.PARTITION:
         obstacle = "is a partition, and a virtual machine needs a whole PCI function"
-    elif any(part.kind is GPUKind.VF for part in inventory.children.get(chosen.gpu.name, ())):
+    elif any(part.kind is GPUKind.VF for part in inventory.children.get(asked.gpu.name, ())):
         obstacle = "has virtual functions, which would vanish with its driver"
     if obstacle is not None:
-        raise ClaimError(f"{chosen.where} of claim {claim} has mode vfio but {obstacle}; choose another mode or device")
+        raise ClaimError(f"{asked.where} of claim {claim} has mode vfio but {obstacle}; choose another mode or device")
 
 
 def gpu_sources(device: str, state: Any) -> frozenset[str] | None:
@@ -277,12 +268,12 @@ def gpu_sources(device: str, state: Any) -> frozenset[str] | None:
     return frozenset((source_of(place.address, place.parent, place.partition, place.division),))
 
 
-def _check_family(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInventory) -> None:
+def _check_family(claim: ClaimRef, asked: _Asked, held: Held, inventory: GPUInventory) -> None:
     """Refuse a GPU if another claim holds it, a part of it or its whole, even if the GPU is divided differently by now.
 
     Several claims may have shares of one device. A holder keeps the share or the whole that it was given.
     """
-    gpu, share = chosen.gpu, chosen.allocated.result.share_id is not None
+    gpu, share = asked.gpu, asked.allocated.result.share_id is not None
     for source in sorted(held.sources):
         present = inventory.by_source.get(source)
         same = present is not None and present.name == gpu.name
@@ -297,13 +288,13 @@ def _check_family(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInv
             )
 
 
-def _check_group(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInventory) -> None:
+def _check_group(claim: ClaimRef, asked: _Asked, held: Held, inventory: GPUInventory) -> None:
     """Refuse a GPU for a virtual machine if another claim holds a GPU in the same IOMMU group.
 
     A group has one device node, with which either claim could use all functions of the group.
     """
-    gpu = chosen.gpu
-    if chosen.settings.mode is not GPUMode.VFIO or gpu.iommu_group is None:
+    gpu = asked.gpu
+    if asked.settings.mode is not GPUMode.VFIO or gpu.iommu_group is None:
         return
     for other in inventory.gpus:
         if other.iommu_group != gpu.iommu_group or other.address == gpu.address:
@@ -322,8 +313,8 @@ def _device_of(held: Held, claim: ClaimRef, source: str) -> str:
     return next(device.name for device in held.holdings[claim.uid].devices if device.of((source,)))
 
 
-def _check_parts(claim: ClaimRef, given: Sequence[_Given], inventory: GPUInventory) -> None:
-    own = {chosen.gpu.name for chosen in given if not chosen.allocated.result.admin_access}
+def _check_parts(claim: ClaimRef, asks: Sequence[_Asked], inventory: GPUInventory) -> None:
+    own = {asked.gpu.name for asked in asks if not asked.allocated.result.admin_access}
     for name in sorted(own):
         related = sorted(inventory.family(name) & own)
         if related:
@@ -333,10 +324,10 @@ def _check_parts(claim: ClaimRef, given: Sequence[_Given], inventory: GPUInvento
             )
 
 
-def _check_visibility(claim: ClaimRef, given: Sequence[_Given]) -> None:
+def _check_visibility(claim: ClaimRef, asks: Sequence[_Asked]) -> None:
     """Refuse `visibility: vendor` for two requests: the last request's variable would replace the first one's."""
-    for vendor in sorted({chosen.gpu.vendor for chosen in given if chosen.settings.visibility is Visibility.VENDOR}):
-        requests = sorted({chosen.request for chosen in given if chosen.gpu.vendor == vendor})
+    for vendor in sorted({asked.gpu.vendor for asked in asks if asked.settings.visibility is Visibility.VENDOR}):
+        requests = sorted({asked.request for asked in asks if asked.gpu.vendor == vendor})
         if len(requests) > 1:
             raise ClaimError(
                 f"claim {claim} has visibility vendor and {vendor} GPUs in requests {' and '.join(requests)}, but a "
