@@ -142,6 +142,8 @@ def _amount(request: ExactDeviceRequest | DeviceSubRequest, path: str) -> Iterat
         yield FieldError(f"{path}.count", f"{request.count} must not be set when allocationMode is All")
     elif request.count is not None and request.count < 0:  # the API server changes 0 to 1
         yield FieldError(f"{path}.count", f"{request.count} must be greater than zero")
+    elif request.count is not None and request.count >= 1 << 63:  # Python's integers have no limit
+        yield FieldError(f"{path}.count", f"{request.count} does not fit in 64 bits")
 
 
 def _toleration(toleration: DeviceToleration, path: str) -> Iterator[FieldError]:

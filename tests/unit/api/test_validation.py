@@ -50,6 +50,7 @@ def test_a_valid_claim_has_no_errors() -> None:
         (exactly(deviceClassName=""), "spec.devices.requests[0].exactly.deviceClassName", "required"),
         (exactly(deviceClassName="A_b"), "spec.devices.requests[0].exactly.deviceClassName", '"A_b"'),
         (exactly(count=-1), "spec.devices.requests[0].exactly.count", "-1 must be greater than zero"),
+        (exactly(count=1 << 63), "spec.devices.requests[0].exactly.count", "does not fit in 64 bits"),
         (exactly(count=2, allocationMode="All"), "spec.devices.requests[0].exactly.count", "allocationMode is All"),
         (exactly(allocationMode="Some"), "spec.devices.requests[0].exactly.allocationMode", '"Some"'),
         (exactly(selectors=[{}]), "spec.devices.requests[0].exactly.selectors[0].cel", "required"),
