@@ -53,7 +53,9 @@ def kustomized(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_the_chart_gives_what_the_manifests_give(helm: Path) -> None:
-    assert rendered(helm, "namespace.create=true") == kustomized(ROOT / "deploy")
+    # Null is a section whose keys are all comments.
+    values = ("namespace.create=true", "config=null", "driverNames=null")
+    assert rendered(helm, *values) == kustomized(ROOT / "deploy")
 
 
 def test_the_charts_values_give_what_the_components_give(helm: Path, tmp_path: Path) -> None:
@@ -205,11 +207,12 @@ def test_the_metrics_are_beside_the_probes_where_their_ports_are_the_same(helm: 
 @pytest.mark.parametrize(
     "value",
     [
-        *("cpu.groupBy=numa", "cpu.reservedCPUs=a", "drivers={}", "kubletRoot=/x"),
+        *("cpu.groupBy=numa", "cpu.reservedCPUs=a", "drivers={}", "kubletRoot=/x", "fullnameOverride=A_b"),
         *("config.groupBy=soket", "config.gropBy=socket", "config.plugins.memory.groupBy=numanode"),
         *("memory.reservedMemory=1Gi", "config.plugins.memory.reservedMemory=1Gi"),
         # A section whose keys are all comments is null, and kubelet expands $( ) in an argument and in no mount.
         *("cpu=null", "metrics=null", "kubeletRoot=/mnt/$(NODE)/kubelet", "cdiDir=/$(NODE)/cdi"),
+        *("metrics.alerts=null", "drivers=null", "kubeletRoot=null"),
         # Kubernetes would silently drop the first three, and refuse the last.
         *(
             "resources.limit.cpu=1",

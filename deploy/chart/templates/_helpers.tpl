@@ -15,7 +15,7 @@ app.kubernetes.io/name: {{ include "dranode.name" . }}
 {{- define "dranode.published" -}}
 {{- $names := list "dra.cpu" "dra.gpu" "dra.memory" }}
 {{- range .Values.drivers }}
-{{- $names = append $names (get $.Values.driverNames . | default (printf "dra.%s" .)) }}
+{{- $names = append $names (get ($.Values.driverNames | default dict) . | default (printf "dra.%s" .)) }}
 {{- end }}
 {{- range $driver, $_ := .Values.driverNames }}
 {{- if not (has $driver $.Values.drivers) }}
