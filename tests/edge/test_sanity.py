@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from tests.fakes.program import run_program
+
 PROGRAM = Path(sys.executable).with_name("dranode")
 SERVE = (
     str(PROGRAM), "serve", "--nri-socket", "none", "--http-address", "none", "--kubelet-root", "{kubelet}",
@@ -61,18 +63,18 @@ def test_a_driver_that_does_not_start_fails_with_its_log(tmp_path: Path) -> None
     assert (root.get("failures"), root.get("skipped")) == ("1", str(int(root.get("tests", "0")) - 1))
 
 
-def test_wrong_options_are_named() -> None:
+def test_wrong_options_are_named(tmp_path: Path) -> None:
     for arguments, message in (
         ((), "no driver is named"),
         (("--focus", "prepar", "--list"), '--focus "prepar" matches no check'),
         (("--", "/bin/true", "{kubeconfg}"), '"{kubeconfg}" in the command is unknown'),
         (("--socket", "s", "--claims", "/nowhere"), "the folder of claims /nowhere cannot be read"),
     ):
-        ended = sanity(*arguments)
+        ended = run_program("sanity", *arguments, cwd=tmp_path)
         assert (ended.returncode, message in ended.stderr) == (2, True), ended.stderr
 
 
-def test_the_list_has_every_check() -> None:
-    listed = json.loads(sanity("--list", "-o", "json").stdout)
+def test_the_list_has_every_check(tmp_path: Path) -> None:
+    listed = json.loads(run_program("sanity", "--list", "-o", "json", cwd=tmp_path).stdout)
     assert {check["level"] for check in listed} == {"MUST", "SHOULD"}
     assert all(check["rule"] and check["source"] for check in listed)

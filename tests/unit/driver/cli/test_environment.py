@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +10,7 @@ from click.testing import CliRunner
 from dranode.api.errors import UsageError
 from dranode.driver.cli.options import check_environment, variables
 from dranode.driver.cli.serve import command as serve
-from tests.fakes.waiting import PATIENCE
-
-PROGRAM = Path(sys.executable).with_name("dranode")
+from tests.fakes.program import run_program
 
 
 @pytest.mark.parametrize(
@@ -69,19 +65,10 @@ def test_a_wrong_value_is_reported_with_its_variable(
     assert f"Invalid value for {place}: 'nuam' is not one of" in done.stderr
 
 
-def test_the_program_refuses_an_unknown_variable_before_it_does_anything(tmp_path: Path) -> None:
-    environment = {"DRANODE_RESERVED_CPU": "0", "PATH": "/usr/bin:/bin"}
-    for arguments in (["serve"], ["slices", "--machine", "cores=2"], ["claims"]):
-        done = subprocess.run(
-            [PROGRAM, *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == (
-            "dranode: the environment variable DRANODE_RESERVED_CPU is unknown: did you mean DRANODE_RESERVED_CPUS?\n"
-        )
+@pytest.mark.parametrize("arguments", [["serve"], ["slices", "--machine", "cores=2"], ["claims"]])
+def test_the_program_refuses_an_unknown_variable_before_it_does_anything(tmp_path: Path, arguments: list[str]) -> None:
+    done = run_program(*arguments, cwd=tmp_path, DRANODE_RESERVED_CPU="0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "dranode: the environment variable DRANODE_RESERVED_CPU is unknown: did you mean DRANODE_RESERVED_CPUS?\n"
+    )
