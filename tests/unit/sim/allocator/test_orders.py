@@ -1,4 +1,4 @@
-"""The orders of pools and slices that are tried for releases that have no fixed one."""
+"""The orders of pools and slices that are tried for releases without a fixed order."""
 
 from itertools import permutations
 
@@ -9,7 +9,7 @@ from dranode.sim.allocator.pools import MAX_ORDERS, Pool, PoolIndex, orders
 
 
 def pools(*slices: int) -> tuple[Pool, ...]:
-    """A pool for each number of slices, each with one device."""
+    """One pool for each number of slices, and one device in each slice."""
     documents = [
         {
             "metadata": {"name": f"{pool}-{number}"},
@@ -31,7 +31,7 @@ def shown(order: tuple[Pool, ...]) -> tuple[str, ...]:
     return tuple(f"{pool.id.pool}/{one.device.name}" for pool in order for one in pool.candidates)
 
 
-def test_all_orders_are_tried_where_there_are_few() -> None:
+def test_all_orders_are_tried_if_there_are_few() -> None:
     given = pools(1, 1, 1)
     made = {shown(order) for order in orders(given)}
     assert made | {shown(given)} == set(permutations(shown(given)))
@@ -45,13 +45,13 @@ def test_the_slices_of_a_pool_stay_together() -> None:
     assert all({one.partition("/")[0] for one in order[:2]} in ({"p0"}, {"p1"}) for order in made)
 
 
-def test_of_many_orders_some_are_tried_that_begin_with_different_pools() -> None:
+def test_some_of_many_orders_are_tried_that_begin_with_different_pools() -> None:
     made = [shown(order) for order in orders(pools(2, 2, 2, 2))]
     assert len(set(made)) == len(made)
     assert MAX_ORDERS - 2 <= len(made) <= MAX_ORDERS
     assert len({order[0] for order in made}) > 3
 
 
-def test_a_single_slice_has_one_order() -> None:
+def test_a_single_slice_has_only_one_order() -> None:
     assert not list(orders(pools(1)))
     assert not list(orders(()))

@@ -1,4 +1,4 @@
-"""The table of releases, and that the manual shows it as it is."""
+"""The table of releases, and that the manual shows the same table."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_the_manual_shows_the_table_of_releases() -> None:
 
 
 @pytest.mark.parametrize("change", Change, ids=lambda change: change.name)
-def test_a_change_is_there_from_its_release_on(change: Change) -> None:
+def test_a_change_applies_from_its_release_on(change: Change) -> None:
     having = {name: change in release.changes for name, release in RELEASES.items()}
     # What was backported to patch releases comes and goes with the versions of the table.
     minor = next(since for since in change.value.since if since.count(".") == 1)

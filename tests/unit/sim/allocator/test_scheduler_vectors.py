@@ -25,7 +25,7 @@ def scenarios(name: str) -> list[dict[str, Any]]:
 
 
 def features_of(gates: Iterable[str], kubernetes: str) -> Features:
-    """The gates that are on; all others are off."""
+    """The feature gates that are on; all others are off."""
     on = {gate for each in gates for gate in each.split("+")}
     return Features.of(release(kubernetes), {name: name in on for name in GATES})
 
@@ -54,7 +54,7 @@ def answer(scenario: dict[str, Any], features: Features) -> Any:
         for scenario in scenarios(kubernetes)
     ],
 )
-def test_a_scenario_of_the_scheduler_is_answered_as_it_answers(kubernetes: str, scenario: dict[str, Any]) -> None:
+def test_a_scenario_of_the_scheduler_gets_the_schedulers_answer(kubernetes: str, scenario: dict[str, Any]) -> None:
     expected = scenario["expected"]
     assert answer(scenario, features_of(scenario["features"], kubernetes)) == (
         "error" if "error" in expected else expected["allocations"]
@@ -69,8 +69,6 @@ def test_a_scenario_of_the_scheduler_is_answered_as_it_answers(kubernetes: str, 
         for kubernetes in scenario["expected"]
     ],
 )
-def test_what_random_scenarios_brought_to_light_is_answered_as_the_release_answers(
-    kubernetes: str, scenario: dict[str, Any]
-) -> None:
+def test_scenarios_that_random_tests_found_get_the_releases_answer(kubernetes: str, scenario: dict[str, Any]) -> None:
     features = Features.of(release(kubernetes), scenario["gates"])
     assert answer(scenario, features) == scenario["expected"][kubernetes]

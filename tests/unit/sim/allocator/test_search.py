@@ -1,4 +1,4 @@
-"""What the recorded scenarios do not reach: shortcuts of the search, its bound, gates, pools and explanations."""
+"""What the recorded scenarios do not cover: shortcuts of the search, its limit, gates, pools and explanations."""
 
 import itertools
 from typing import Any
@@ -76,7 +76,7 @@ POOL = {"generation": 1, "resourceSliceCount": 1}
 ALIGNED = [{"matchAttribute": "resource.kubernetes.io/numaNode"}]
 
 
-def test_a_constraint_makes_another_device_help_though_later_requests_do_not_want_it() -> None:
+def test_another_device_is_tried_if_a_constraint_depends_on_it() -> None:
     slices = [
         slice_of("gpu", numa("gpu-0", 0), numa("gpu-1", 0, x={"int": 1}), numa("gpu-2", 1)),
         slice_of("nic", numa("eth0", 1)),
@@ -85,7 +85,7 @@ def test_a_constraint_makes_another_device_help_though_later_requests_do_not_wan
     assert names(outcome) == ["gpu-2", "eth0"]
 
 
-def test_many_combinations_beside_an_impossible_request_are_not_all_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_request_ends_the_search_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_STEPS", 5_000)
     devices = [{"name": f"d{number:03d}", "attributes": {"id": {"int": number}}} for number in range(128)]
     (outcome,) = allocate([slice_of("gpu", *devices)], claim(request("many", "gpu", count=16), request("nic", "nic")))
@@ -93,7 +93,7 @@ def test_many_combinations_beside_an_impossible_request_are_not_all_tried(monkey
     assert "request nic needs 1 device of class nic; driver nic publishes none here" in str(outcome.error)
 
 
-def test_devices_that_differ_by_name_alone_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_differ_only_in_their_name_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_STEPS", 5_000)
     devices = [numa(f"d{number:03d}", number // 64) for number in range(128)]
     (outcome,) = allocate([slice_of("gpu", *devices)], claim(request("many", "gpu", count=32), constraints=ALIGNED))
@@ -106,7 +106,7 @@ def test_devices_that_differ_by_name_alone_are_tried_once(monkeypatch: pytest.Mo
     assert outcome.reason is Reason.DOES_NOT_FIT
 
 
-def test_a_claim_that_fits_nowhere_even_alone_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_that_does_not_even_fit_alone_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_STEPS", 5_000)
     devices = [{"name": f"d{number:02d}", "attributes": {"id": {"int": number % 2}}} for number in range(10)]
     wanted = claim(*(request(name, "gpu") for name in "abc"), constraints=[{"distinctAttribute": "gpu/id"}], name="c2")
@@ -116,7 +116,7 @@ def test_a_claim_that_fits_nowhere_even_alone_ends_the_search(monkeypatch: pytes
         assert {outcome.reason for outcome in outcomes} == {Reason.DOES_NOT_FIT}
 
 
-def test_a_claim_that_fits_not_alone_fits_where_pools_of_one_name_share_counters() -> None:
+def test_a_claim_that_does_not_fit_alone_fits_if_pools_share_counters() -> None:
     def drawing(driver: str, cores: int, *devices: int) -> list[dict[str, Any]]:
         def counters(amount: int) -> dict[str, Any]:
             return {"counters": {"cores": {"value": str(amount)}}}
@@ -137,7 +137,7 @@ def test_a_claim_that_fits_not_alone_fits_where_pools_of_one_name_share_counters
     assert not any(outcome.allocation for outcome in allocate(slices, *wanted))
 
 
-def test_a_claim_that_fits_not_alone_fits_beside_an_amount_that_wrapped_around() -> None:
+def test_a_claim_that_does_not_fit_alone_fits_after_an_overflow() -> None:
     policy = {"default": "4", "validRange": {"min": "4", "step": "4"}}
     devices = [
         {
@@ -158,7 +158,7 @@ def test_a_claim_that_fits_not_alone_fits_beside_an_amount_that_wrapped_around()
     assert [names(outcome) for outcome in outcomes] == [["d2"], ["d2"]]
 
 
-def test_a_search_that_explodes_stops_at_the_bound_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_takes_too_long_stops_at_the_limit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_STEPS", 2_000)
     devices = [{"name": f"d{number:02d}", "attributes": {"id": {"int": number}}} for number in range(40)]
     constraints = [{"requests": ["b"], "distinctAttribute": "gpu/nothing"}]
@@ -168,7 +168,7 @@ def test_a_search_that_explodes_stops_at_the_bound_and_says_so(monkeypatch: pyte
     assert "2000 steps" in str(outcome.error)
 
 
-def test_many_claims_with_many_devices_each_are_no_matter_of_stack_depth() -> None:
+def test_many_claims_with_many_devices_do_not_exhaust_the_stack() -> None:
     devices = [{"name": f"d{number:04d}"} for number in range(1024)]
     slices = [
         {**slice_of("gpu", *devices[start : start + 128], count=8), "metadata": {"name": f"s{start:04d}"}}
@@ -178,7 +178,7 @@ def test_many_claims_with_many_devices_each_are_no_matter_of_stack_depth() -> No
     assert [name for outcome in outcomes for name in names(outcome)] == [device["name"] for device in devices]
 
 
-def test_a_share_of_a_device_without_capacity_is_given_back_as_often_as_it_was_taken() -> None:
+def test_a_share_without_capacity_is_released_as_often_as_it_was_taken() -> None:
     counters = [{"name": "s", "counters": {"memory": {"value": "10"}}}]
     shared = {
         "name": "shared",
@@ -197,7 +197,7 @@ def test_a_share_of_a_device_without_capacity_is_given_back_as_often_as_it_was_t
 
 @pytest.mark.parametrize("published", ["cpu", "dra.cpu/cpu"])
 @pytest.mark.parametrize("consumed", ["cpu", "dra.cpu/cpu"])
-def test_what_is_consumed_counts_under_either_name(published: str, consumed: str) -> None:
+def test_consumed_capacity_counts_under_the_short_and_the_full_name(published: str, consumed: str) -> None:
     group = {"name": "numa0", "allowMultipleAllocations": True, "capacity": {published: {"value": "8"}}}
     taken = {"request": "r", "driver": "dra.cpu", "pool": "n", "device": "numa0", "shareID": "1"}
     results = [
@@ -225,7 +225,7 @@ def _without_capacity(kubernetes: Release) -> Features:
 
 @pytest.mark.parametrize("kubernetes", RELEASES)
 @pytest.mark.parametrize("mode", ["ExactCount", "All"])
-def test_a_share_is_the_whole_device_once_capacity_is_not_shared_any_more(kubernetes: str, mode: str) -> None:
+def test_a_share_is_the_whole_device_if_capacity_is_no_longer_shared(kubernetes: str, mode: str) -> None:
     group = {"name": "numa0", "allowMultipleAllocations": True, "capacity": {"cpu": {"value": "8"}}}
     taken = {"request": "r", "driver": "dra.cpu", "pool": "n", "device": "numa0", "shareID": "1"}
     results = [{**taken, "consumedCapacity": {"dra.cpu/cpu": "2"}}]
@@ -241,7 +241,7 @@ def test_a_share_is_the_whole_device_once_capacity_is_not_shared_any_more(kubern
         assert outcome.reason is Reason.DOES_NOT_FIT
 
 
-def test_a_share_draws_its_devices_counters_once_capacity_is_not_shared_any_more() -> None:
+def test_a_share_consumes_counters_if_capacity_is_no_longer_shared() -> None:
     draws = [{"counterSet": "all", "counters": {"c": {"value": "1"}}}]
     slices = [
         slice_of("gpu", count=2, sharedCounters=[{"name": "all", "counters": {"c": {"value": "1"}}}]),
@@ -279,7 +279,7 @@ def test_a_claim_that_needs_a_gate_that_is_off_is_an_error(gate: str, wanted: di
     assert message in str(outcome.error)
 
 
-def test_gates_that_are_off_change_which_devices_can_be_had() -> None:
+def test_gates_that_are_off_change_which_devices_can_be_allocated() -> None:
     tainted = {"name": "g", "taints": [{"key": "k", "effect": "NoSchedule"}]}
     binding = {"name": "g", "bindingConditions": ["a/b"], "bindingFailureConditions": ["a/c"]}
     one = claim(request("r", "gpu"))
@@ -320,7 +320,7 @@ def test_a_release_that_is_not_simulated_is_refused(name: str) -> None:
         release(name)
 
 
-def test_a_patch_release_has_what_was_carried_back_to_it() -> None:
+def test_a_patch_release_has_what_was_backported_to_it() -> None:
     carried_back = Change.COUNTERS_BY_POOL_ID
     assert [carried_back in release(name).changes for name in ("1.36", "1.36.3", "1.36.4", "1.37.0")] == [
         False,
@@ -330,7 +330,7 @@ def test_a_patch_release_has_what_was_carried_back_to_it() -> None:
     ]
 
 
-def test_where_the_release_draws_lots_a_note_says_so() -> None:
+def test_a_note_says_that_the_release_searches_in_random_order() -> None:
     pools = [slice_of("gpu", {"name": "d"}), slice_of("nic", {"name": "d"})]
     both = [slice_of("gpu", {"name": "d"}), slice_of("gpu", {"name": "e"}, pool={**POOL, "name": "other"})]
     old = Features.of(release("1.35"))
@@ -342,7 +342,7 @@ def test_where_the_release_draws_lots_a_note_says_so() -> None:
     assert not allocate(both, claim(request("r", "nic")), features=old)[0].notes
 
 
-def test_where_an_order_decides_whether_an_attempt_ends_the_error_says_so() -> None:
+def test_an_error_that_depends_on_the_random_order_says_so() -> None:
     broken = slice_of("gpu", {"name": "d"}, {"name": "d"})
     whole = slice_of("gpu", {"name": "d"}, pool={**POOL, "name": "other"})
     (outcome,) = allocate([broken, whole], claim(request("r", "gpu")), features=Features.of(release("1.34")))
@@ -350,7 +350,7 @@ def test_where_an_order_decides_whether_an_attempt_ends_the_error_says_so() -> N
     assert outcome.error.endswith("searches pools in random order, and another order ends differently)")
 
 
-def test_a_request_is_refused_in_its_turn() -> None:
+def test_the_first_bad_request_is_the_one_that_is_refused() -> None:
     everything, missing = request("all", "gpu", allocationMode="All"), request("r", "missing")
     twice = [slice_of("gpu", {"name": "d"}, {"name": "d"})]
     assert allocate(twice, claim(everything, missing))[0].reason is Reason.POOL_INVALID
@@ -370,7 +370,7 @@ def test_the_defaults_are_those_of_the_newest_stable_release() -> None:
     assert Features() == Features.of(NEWEST_STABLE) == Features.parse("")
 
 
-def test_all_devices_of_a_pool_that_is_being_updated_are_not_known() -> None:
+def test_all_devices_of_an_incomplete_pool_cannot_be_allocated() -> None:
     wanted = claim(request("r", "gpu", allocationMode="All"))
     (outcome,) = allocate([slice_of("gpu", {"name": "g"}, count=2)], wanted)
     assert (outcome.reason, outcome.scope) == (Reason.POOL_INCOMPLETE, "fatal")
@@ -382,7 +382,7 @@ def test_a_constraint_that_forbids_one_of_all_devices_is_an_error() -> None:
     assert (outcome.reason, outcome.scope) == (Reason.CONSTRAINT_ON_ALL, "fatal")
 
 
-def test_a_pool_of_which_a_newer_generation_is_elsewhere_is_passed_over() -> None:
+def test_a_pool_with_a_newer_generation_elsewhere_is_skipped() -> None:
     newer = slice_of("gpu", {"name": "new"}, count=2, generation=2)
     newer["spec"]["nodeName"] = "other"
     old = slice_of("gpu", {"name": "old"}, count=2)
@@ -442,7 +442,7 @@ def test_the_nearest_fit_is_reported_for_a_claim_that_does_not_fit(
         ),
     ],
 )
-def test_a_gate_that_is_off_is_minded_in_what_came_nearest(gate: str, more: dict[str, Any], nearest: str) -> None:
+def test_the_nearest_miss_respects_gates_that_are_off(gate: str, more: dict[str, Any], nearest: str) -> None:
     published = [slice_of("gpu", {"name": "g", **more})]
     (outcome,) = allocate(
         published, claim(request("r", "gpu", count=2)), features=Features.of(NEWEST_STABLE, {gate: False})
@@ -450,7 +450,7 @@ def test_a_gate_that_is_off_is_minded_in_what_came_nearest(gate: str, more: dict
     assert nearest in (outcome.error or "")
 
 
-def test_the_nearest_miss_of_a_constraint_names_its_value_and_who_lacks_devices() -> None:
+def test_the_nearest_miss_of_a_constraint_names_value_and_request() -> None:
     slices = [slice_of("gpu", numa("gpu-0", 0)), slice_of("nic", numa("eth0", 1))]
     (outcome,) = allocate(slices, claim(request("gpu", "gpu"), request("nic", "nic"), constraints=ALIGNED))
     assert "no value of resource.kubernetes.io/numaNode (matchAttribute) serves every request: the closest, int" in str(
@@ -468,7 +468,7 @@ def _with_counters(*devices: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("kubernetes", "expected"), [("1.36.2", None), ("1.36.3", "b"), ("1.37.0", "b")])
 @pytest.mark.parametrize("turned_down", ["taint", "constraint"])
-def test_counters_of_a_device_that_was_turned_down_are_lost_until_1_36_2(
+def test_counters_of_a_rejected_device_are_lost_until_1_36_2(
     kubernetes: str, expected: str | None, turned_down: str
 ) -> None:
     if turned_down == "taint":
@@ -505,7 +505,7 @@ def test_constraints_compare_lists_from_1_37_on(kubernetes: str, *, fits: bool) 
     assert bool(outcome.allocation) is fits
 
 
-def test_a_miss_counts_the_devices_of_the_classs_driver_alone() -> None:
+def test_a_miss_counts_only_the_devices_of_the_classs_driver() -> None:
     slices = [slice_of("gpu", numa("g", 0)), slice_of("nic", numa("n1", 0), numa("n2", 1))]
     selectors = [{"cel": {"expression": "false"}}]
     (outcome,) = allocate(slices, claim(request("r", "gpu", selectors=selectors)))
@@ -516,7 +516,7 @@ def _shared(name: str, amount: str) -> dict[str, Any]:
     return {"name": name, "allowMultipleAllocations": True, "capacity": {"cpu": {"value": amount}}}
 
 
-def test_two_requests_that_need_more_than_there_is_are_explained_with_the_numbers() -> None:
+def test_requests_that_need_too_much_together_are_explained() -> None:
     slices = [slice_of("dra.cpu", _shared("numa0", "16"))]
     wants = [claim(request("r", "dra.cpu", capacity={"requests": {"cpu": "10"}}), name=name) for name in ("a", "b")]
     error = allocate(slices, *wants)[0].error
@@ -526,14 +526,14 @@ def test_two_requests_that_need_more_than_there_is_are_explained_with_the_number
     assert "constraint" not in error
 
 
-def test_two_requests_of_a_claim_that_want_the_same_device_are_explained_by_it() -> None:
+def test_two_requests_for_the_same_device_are_explained() -> None:
     wanted = claim(request("a", "gpu"), request("b", "gpu"))
     (outcome,) = allocate([slice_of("gpu", numa("g", 0))], wanted)
     assert "after the earlier requests, request b needs 1 device of class gpu" in str(outcome.error)
     assert "the only one, g, is in use" in str(outcome.error)
 
 
-def test_requests_that_fit_together_but_for_a_constraint_name_it() -> None:
+def test_requests_that_fit_except_for_a_constraint_name_it() -> None:
     slices = [slice_of("gpu", numa("g0", 0), numa("g1", 0))]
     wanted = claim(
         request("a", "gpu"), request("b", "gpu"), constraints=[{"distinctAttribute": "resource.kubernetes.io/numaNode"}]
@@ -542,7 +542,7 @@ def test_requests_that_fit_together_but_for_a_constraint_name_it() -> None:
     assert "not all of them together under distinctAttribute resource.kubernetes.io/numaNode" in str(outcome.error)
 
 
-def test_a_node_selector_of_two_terms_ends_the_attempt_unless_a_device_before_it_is_bound_to_the_node() -> None:
+def test_a_node_selector_of_two_terms_can_end_the_attempt() -> None:
     def term(value: str) -> dict[str, Any]:
         return {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [value]}]}
 

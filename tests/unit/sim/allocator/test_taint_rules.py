@@ -1,4 +1,4 @@
-"""DeviceTaintRules: which devices they taint, in which release, and from which versions they are read."""
+"""DeviceTaintRules: which devices they taint, in which release, and which API versions are read."""
 
 from __future__ import annotations
 
@@ -64,24 +64,24 @@ def tainted_devices(made: DeviceTaintRule, features: Features | None = None) -> 
         (None, []),
     ],
 )
-def test_a_rule_taints_what_all_of_its_selector_selects(selector: dict[str, Any] | None, expected: list[str]) -> None:
+def test_a_rule_taints_what_its_whole_selector_matches(selector: dict[str, Any] | None, expected: list[str]) -> None:
     assert tainted_devices(rule(selector)) == expected
 
 
-def test_taints_of_the_driver_stay_beside_those_of_rules() -> None:
+def test_taints_of_the_driver_stay_next_to_those_of_rules() -> None:
     (first, *_) = with_rule_taints(SLICES, [rule({}), rule({"driver": "gpu"})], Features())
     assert [taint.key for taint in first.spec.devices[0].taints] == ["own", "sick", "sick"]
     assert [taint.key for taint in SLICES[0].spec.devices[0].taints] == ["own"]
 
 
-def test_before_1_37_1_a_rule_without_selector_was_about_all_devices() -> None:
+def test_before_1_37_1_a_rule_without_selector_tainted_all_devices() -> None:
     on = {"DRADeviceTaintRules": True}
     assert tainted_devices(rule(None), Features.of(release("1.36"), on)) == EVERY
     assert tainted_devices(rule(None), Features.of(release("1.37.0"))) == EVERY
     assert tainted_devices(rule(None), Features.of(release("1.37.1"))) == []
 
 
-def test_rules_are_passed_over_while_their_gate_is_off() -> None:
+def test_rules_are_ignored_while_their_gate_is_off() -> None:
     assert tainted_devices(rule({}), Features.of(release("1.36"))) == []
     assert tainted_devices(rule({}), Features.parse("DRADeviceTaintRules=false")) == []
     with pytest.raises(UsageError, match=r"DRADeviceTaintRules of Kubernetes 1\.37 needs DRADeviceTaints"):
@@ -94,7 +94,7 @@ def test_every_served_version_is_read(version: str) -> None:
 
 
 @pytest.mark.parametrize("selector", [{"deviceClassName": "gpu"}, {"selectors": [{"cel": {"expression": "true"}}]}])
-def test_selectors_that_went_with_1_35_are_refused_by_name(selector: dict[str, Any]) -> None:
+def test_selectors_that_1_35_removed_are_refused_by_name(selector: dict[str, Any]) -> None:
     with pytest.raises(DocumentError, match=r"rules.yaml, document 1 \(DeviceTaintRule r\): spec.deviceSelector"):
         rule(selector, "v1alpha3")
 

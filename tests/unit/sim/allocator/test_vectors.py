@@ -52,7 +52,7 @@ def as_expected(outcome: Outcome) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario["id"] for scenario in SCENARIOS])
-def test_a_scenario_is_answered_as_kube_scheduler_does(scenario: dict[str, Any]) -> None:
+def test_a_scenario_gets_kube_schedulers_answer(scenario: dict[str, Any]) -> None:
     expected = [
         {key: value for key, value in each.items() if key != "error"} for each in scenario["expected"]["claims"]
     ]

@@ -1,4 +1,4 @@
-"""Which devices belong together: compared with all subsets of small fleets."""
+"""Which devices belong together, compared with all subsets of small fleets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def device(name: str, *values: int) -> BundledDevice:
 
 
 def largest_sets(devices: list[BundledDevice]) -> set[frozenset[str]]:
-    """All sets of devices that share a value and are part of no larger one, by trying every subset."""
+    """All sets of devices that share a value and are not part of a larger one, found by trying every subset."""
     aligned = [
         frozenset(each.device.name for each in some)
         for size in range(1, len(devices) + 1)
@@ -35,7 +35,7 @@ def largest_sets(devices: list[BundledDevice]) -> set[frozenset[str]]:
 
 
 @given(st.lists(st.sampled_from([(), (0,), (1,), (7,)]), max_size=9))
-def test_every_largest_set_of_aligned_devices_is_a_bundle_and_nothing_else_is(values: list[tuple[int, ...]]) -> None:
+def test_bundles_are_exactly_the_largest_sets_of_aligned_devices(values: list[tuple[int, ...]]) -> None:
     devices = [device(f"d{number}", *each) for number, each in enumerate(values)]
     found = [frozenset(each.device.name for each in one.devices) for one in bundles("n", devices, NUMA_NODE)]
     assert set(found) == largest_sets(devices)
@@ -43,7 +43,7 @@ def test_every_largest_set_of_aligned_devices_is_a_bundle_and_nothing_else_is(va
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=3, unique=True), max_size=8))
-def test_a_device_with_several_values_is_in_one_bundle_the_largest_first(values: list[list[int]]) -> None:
+def test_a_device_with_several_values_is_only_in_the_largest_bundle(values: list[list[int]]) -> None:
     devices = [device(f"d{number}", *each) for number, each in enumerate(values)]
     found = list(bundles("n", devices, NUMA_NODE))
     names = [each.device.name for one in found for each in one.devices]

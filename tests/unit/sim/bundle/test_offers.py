@@ -1,4 +1,4 @@
-"""The templates for devices that belong together, as kube-scheduler's allocator takes them."""
+"""The templates for devices that belong together, checked with the model of kube-scheduler's allocator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NUMA, ROOT = "resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoot
 
 
 def shared(name: str, capacity: str, amount: str, step: str, **attributes: Any) -> dict[str, Any]:
-    """A device that claims share by a capacity."""
+    """A device whose capacity claims share."""
     policy = {"default": step, "validRange": {"min": step, "step": step}}
     return {
         "name": name,
@@ -73,7 +73,7 @@ def slices(node: str, **drivers: list[dict[str, Any]]) -> list[ResourceSlice]:
 
 
 def machine(node: str, numa_nodes: int = 2, sockets: int = 2, gpus: int = 2, nics: int = 2) -> list[ResourceSlice]:
-    """16 CPUs, 64Gi, GPUs and NICs on each NUMA node; each GPU and one NIC below one PCIe root."""
+    """16 CPUs, 64Gi, GPUs and NICs on each NUMA node; each GPU has one NIC below the same PCIe root."""
     numbers = range(numa_nodes)
     return slices(
         node,
@@ -101,7 +101,7 @@ def asked(one: Offer) -> dict[str, str]:
     return {want.name: str(want.amount) for want in one.shape.wants}
 
 
-def test_a_numa_node_is_offered_with_everything_that_the_smallest_has() -> None:
+def test_a_numa_node_is_offered_with_what_the_smallest_one_has() -> None:
     whole_node = offer(offers(machine("a") + machine("b")), "numa-node")
     assert asked(whole_node) == {
         "cpu-example": "16",
@@ -112,7 +112,7 @@ def test_a_numa_node_is_offered_with_everything_that_the_smallest_has() -> None:
     assert whole_node.proof.nodes == {"a": 2, "b": 2}
 
 
-def test_a_gpu_comes_with_its_share_and_the_nic_below_its_root() -> None:
+def test_a_gpu_comes_with_its_share_of_the_node_and_its_nic() -> None:
     one = offer(offers(machine("a")), "one-gpu-example")
     assert asked(one) == {
         "cpu-example": "8",
@@ -127,7 +127,7 @@ def test_a_gpu_comes_with_its_share_and_the_nic_below_its_root() -> None:
     assert one.proof.count == 4
 
 
-def test_a_gpu_without_a_nic_below_its_root_is_offered_one_of_its_numa_node() -> None:
+def test_a_gpu_without_a_nic_of_its_own_gets_one_of_its_numa_node() -> None:
     found = machine("a")
     apart = slices("a", nic=[whole(f"n{n}-{i}", numa=n, root="pci0000:ff") for n in range(2) for i in range(2)])
     one = offer(offers([each for each in found if each.spec.driver != "nic.example"] + apart), "one-gpu-example")
@@ -151,24 +151,24 @@ def test_half_a_socket_of_four_numa_nodes_is_two_of_one_socket() -> None:
     ]
 
 
-def test_half_a_socket_of_two_numa_nodes_is_a_numa_node_and_that_is_said() -> None:
+def test_half_a_socket_of_two_numa_nodes_is_reported_as_a_numa_node() -> None:
     found = offers(machine("a", numa_nodes=4))
     assert not [one for one in found.offers if one.shape.name.startswith("half-socket")]
     assert "half of a socket with two NUMA nodes is one NUMA node" in found.notes
 
 
-def test_bundles_that_differ_get_templates_of_their_own() -> None:
+def test_different_bundles_get_different_templates() -> None:
     found = offers(machine("a", gpus=2) + machine("b", gpus=1))
     by_gpus = {one.shape.name: (asked(one)["gpu-example"], dict(one.proof.nodes)) for one in found.offers[:2]}
     assert by_gpus == {"numa-node-1": ("2", {"a": 2}), "numa-node-2": ("1", {"a": 2, "b": 2})}
 
 
-def test_more_devices_than_a_claim_may_have_are_no_template() -> None:
+def test_no_template_has_more_devices_than_a_claim_may_have() -> None:
     one = offer(offers(slices("a", cpu=[whole(f"c{n}", numa=0) for n in range(33)])), "numa-node")
     assert (one.proof.count, one.proof.problem) == (0, "it has 33 devices; a claim can have at most 32")
 
 
-def test_what_claims_have_already_does_not_fit_again() -> None:
+def test_devices_that_claims_already_have_are_not_free() -> None:
     result = {"request": "r", "driver": "gpu.example", "pool": "a", "device": "g0-0"}
     allocation = decode(AllocationResult, {"devices": {"results": [result]}})
     claim = ResourceClaim(metadata=ObjectMeta(name="old", namespace="default", uid="u"))
@@ -190,7 +190,7 @@ def test_many_devices_that_do_not_say_where_they_are_are_counted() -> None:
 
 
 @pytest.mark.parametrize("unknown", [{}, {"numa": -1}])
-def test_devices_whose_numa_node_is_not_known_are_aligned_with_nothing(unknown: dict[str, int]) -> None:
+def test_devices_of_an_unknown_numa_node_are_aligned_with_nothing(unknown: dict[str, int]) -> None:
     gpus = [whole(f"g{n}", type="gpu", pciBusID=f"0000:0{n}:00.0", **unknown) for n in (1, 2)]
     found = offers(slices("a", cpu=[shared(f"c{n}", "cpu", "16", "1", numa=n) for n in (0, 1)], gpu=gpus))
     assert {each.kind.driver for one in found.bundles for each in one.devices} == {"cpu.example"}
@@ -200,7 +200,7 @@ def test_devices_whose_numa_node_is_not_known_are_aligned_with_nothing(unknown: 
     )
 
 
-def test_an_allocator_that_aligns_devices_of_no_known_numa_node_proves_nothing() -> None:
+def test_a_proof_with_devices_of_an_unknown_numa_node_is_refused() -> None:
     known = [whole("g0", numa=0, type="gpu"), whole("g1", numa=0, type="gpu")]
     unknown = [whole("x0", numa=-1, type="gpu"), whole("x1", numa=-1, type="gpu")]
     found = offers(slices("a", gpu=[*known, *unknown]))
@@ -219,9 +219,7 @@ def test_devices_on_pci_that_do_not_say_their_root_are_named() -> None:
 
 
 @pytest.mark.parametrize(("numa_nodes", "single"), [(1, True), (2, False)])
-def test_with_one_numa_node_alone_it_is_known_what_a_gpu_is_near(
-    tmp_path: Path, numa_nodes: int, *, single: bool
-) -> None:
+def test_on_a_single_numa_node_every_gpu_has_a_known_place(tmp_path: Path, numa_nodes: int, *, single: bool) -> None:
     machine = Machine()
     for node in range(numa_nodes):
         machine.numa(node, f"{node * 8}-{node * 8 + 7}")
@@ -234,7 +232,7 @@ def test_with_one_numa_node_alone_it_is_known_what_a_gpu_is_near(
     assert ("the machine does not report which NUMA node GPU 0000:01:00.0 is near" in done.stderr) is not single
 
 
-def test_sizes_of_pages_are_things_of_their_own() -> None:
+def test_each_page_size_is_requested_separately() -> None:
     huge = shared("h0", "size", "4Gi", "2Mi", numa=0, hugeTLB=True, pageSize="2m")
     plain = shared("m0", "size", "64Gi", "1Mi", numa=0, hugeTLB=False)
     found = offers(slices("a", memory=[plain, huge]))
@@ -253,7 +251,7 @@ def test_sizes_of_pages_are_things_of_their_own() -> None:
         ("device.nothing", (), False),
     ],
 )
-def test_a_class_of_the_cluster_is_used_if_it_selects_these_devices_alone(
+def test_a_class_of_the_cluster_is_used_if_it_selects_only_these_devices(
     expression: str, config: tuple[Any, ...], *, used: bool
 ) -> None:
     spec = {"selectors": [{"cel": {"expression": expression}}], "config": list(config)}
@@ -265,7 +263,7 @@ def test_a_class_of_the_cluster_is_used_if_it_selects_these_devices_alone(
     assert offer(found, "one-gpu-example").proof.count == 4
 
 
-def test_the_manifests_are_what_was_proved() -> None:
+def test_the_manifests_are_those_that_were_checked() -> None:
     found = offers(machine("a"))
     items = manifests(found)["items"]
     assert [one["kind"] for one in items] == ["DeviceClass"] * 4 + ["ResourceClaimTemplate"] * len(found.offers)
@@ -280,7 +278,7 @@ def test_nodes_that_are_alike_are_filled_once_and_counted_each() -> None:
     assert len(found.bundles) == 50 * (2 + 4)
 
 
-def test_a_pool_of_which_a_slice_is_missing_is_in_no_bundle_and_named() -> None:
+def test_a_pool_with_a_missing_slice_is_left_out_and_named() -> None:
     cut = encode(machine("a"))
     cut[0]["spec"]["pool"]["resourceSliceCount"] = 2
     found = offers([decode(ResourceSlice, each) for each in cut])
@@ -292,7 +290,7 @@ def test_a_pool_of_which_a_slice_is_missing_is_in_no_bundle_and_named() -> None:
     }
 
 
-def test_claims_that_were_not_seen_are_not_taken_for_none(tmp_path: Path) -> None:
+def test_claims_that_were_not_read_are_reported(tmp_path: Path) -> None:
     documents = [{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **each} for each in encode(machine("a"))]
     file = tmp_path / "slices.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
@@ -307,7 +305,7 @@ def test_claims_that_were_not_seen_are_not_taken_for_none(tmp_path: Path) -> Non
 _MACHINE = "sockets=1,numa=1,cores=4,threads=2,memory=16,hugepages1g=1,hugepages2m=64"
 
 
-def test_half_of_a_single_page_is_not_asked_for_and_that_is_said() -> None:
+def test_a_single_page_cannot_be_halved_and_a_note_says_so() -> None:
     done = CliRunner().invoke(command, ["--drivers", "cpu,memory", "--machine", _MACHINE, "-o", "json"])
     document = json.loads(done.stdout)
     (half,) = (one for one in document["templates"] if one["name"] == "half-socket")

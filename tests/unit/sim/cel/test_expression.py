@@ -1,4 +1,4 @@
-"""Selectors beyond the recorded ones: what is refused by name, and what would be easy to get wrong in silence."""
+"""Selectors beyond the recorded ones: what is refused by name, and what would be easy to get wrong unnoticed."""
 
 import subprocess
 import sys
@@ -59,7 +59,7 @@ def matches(expression: str) -> bool:
         f"cel.bind(a, {ATTRIBUTES}, a.numa == 1 && !has(a.none))",
     ],
 )  # fmt: skip
-def test_a_selector_holds(expression: str) -> None:
+def test_a_selector_matches(expression: str) -> None:
     assert matches(expression)
 
 
@@ -79,11 +79,11 @@ def test_a_selector_holds(expression: str) -> None:
         'format.dns1123Label().validate("a-b") == optional.none() && format.named("uuid").hasValue()',
     ],
 )
-def test_what_the_release_knows_is_evaluated(expression: str) -> None:
+def test_functions_of_the_release_are_evaluated(expression: str) -> None:
     assert matches(expression)
 
 
-def test_the_greatest_cost_is_known_when_it_is_compiled() -> None:
+def test_the_maximum_cost_is_known_after_compilation() -> None:
     assert Selector("device.driver == 'x'").max_cost == 3
     assert Selector("lists.range(2000).all(a, lists.range(2000).all(b, a + b >= 0))").max_cost > LIMIT
     assert Selector(f"{ATTRIBUTES}.model.matches(device.driver)").max_cost < LIMIT
@@ -138,13 +138,13 @@ def test_what_kubernetes_refuses_is_refused(expression: str, message: str) -> No
         ('cidr("10.0.0.0").prefixLength() == 8', "is not a network"),
     ],
 )
-def test_what_fails_on_a_device_says_why(expression: str, message: str) -> None:
+def test_an_expression_that_fails_on_a_device_says_why(expression: str, message: str) -> None:
     with pytest.raises(CELRuntimeError) as caught:
         matches(expression)
     assert message in str(caught.value)
 
 
-def test_a_version_that_is_none_is_an_error_of_the_device() -> None:
+def test_an_invalid_version_is_an_error_of_the_device() -> None:
     device = decode(Device, {"name": "d", "attributes": {"v": {"version": "v1"}}})
     with pytest.raises(CELRuntimeError, match=r'attribute v: "v1" is not a semantic version'):
         Selector("true").matches(DRIVER, device)
@@ -176,7 +176,7 @@ LONG = "z" * 1000
         f'cel.bind(s, "{LONG}", [1, 2, 3].map(i, {{"a": s}}).map(i, lists.range(2000).map(j, i.a + i.a))).size() > 0',
     ],
 )
-def test_what_an_expression_builds_is_bounded(expression: str) -> None:
+def test_the_memory_that_an_expression_allocates_is_limited(expression: str) -> None:
     with pytest.raises(CELRuntimeError, match="operation cancelled"):
         matches(expression)
 
@@ -184,7 +184,7 @@ def test_what_an_expression_builds_is_bounded(expression: str) -> None:
 SHARED = "cel.bind(a, [1, 2], " + "".join(f"cel.bind(a{i}, [a{i - 1 or ''}, a{i - 1 or ''}], " for i in range(1, 40))
 
 
-def test_comparing_lists_that_share_lists_is_bounded() -> None:
+def test_the_cost_of_comparing_nested_lists_is_limited() -> None:
     with pytest.raises(CELRuntimeError, match="looks at more than"):
         matches(f"{SHARED}a39 == [a38, a38]{')' * 40}")
 
@@ -193,7 +193,7 @@ def test_comparing_lists_that_share_lists_is_bounded() -> None:
     "look",
     ["a39.indexOf(a38) == 0", "google.protobuf.ListValue{values: a39}.size() == 2", "dyn(a39) == dyn([a38, a38])"],
 )
-def test_looking_at_lists_that_share_lists_is_bounded(look: str) -> None:
+def test_the_cost_of_walking_nested_lists_is_limited(look: str) -> None:
     with pytest.raises(CELRuntimeError, match="operation cancelled"):
         matches(f"{SHARED}{look}{')' * 40}")
 
@@ -204,7 +204,7 @@ def test_looking_at_lists_that_share_lists_is_bounded(look: str) -> None:
         "google.protobuf.ListValue{values: lists.range(200).map(i, s)}.size() > 0",
     ],
 )
-def test_bytes_in_messages_are_bounded(look: str) -> None:
+def test_the_size_of_bytes_in_messages_is_limited(look: str) -> None:
     value = "[b'" + "\\x10\\x01" * 500 + f"'].map(a, {GROWING}).map(a, {GROWING})[0]"
     assert matches(f"cel.bind(s, {value}, s.size() == 400000)")
     with pytest.raises(CELRuntimeError, match="looks at more than"):
@@ -223,7 +223,7 @@ def test_bytes_in_messages_are_bounded(look: str) -> None:
         "s <= s",
     ],
 )
-def test_what_an_expression_looks_at_again_and_again_is_bounded(look: str) -> None:
+def test_the_cost_of_repeated_reads_is_limited(look: str) -> None:
     value = f'["{LONG}"].map(a, {GROWING})[0]'
     assert matches(f"cel.bind(s, {value}, {look})")
     with pytest.raises(CELRuntimeError, match="cost limit exceeded"):
@@ -248,7 +248,7 @@ def test_what_an_expression_looks_at_again_and_again_is_bounded(look: str) -> No
         f'!["a", "b"].all(z, z + z == "bb") && dyn(device.driver) + "x" == "{DRIVER}x"',
     ],
 )
-def test_what_is_paid_for_has_the_same_value(expression: str) -> None:
+def test_counting_the_cost_does_not_change_the_value(expression: str) -> None:
     assert matches(expression)
 
 
@@ -262,13 +262,13 @@ def test_what_is_paid_for_has_the_same_value(expression: str) -> None:
         "s.map(i, dyn(i)).distinct().size() > 0",
     ],
 )
-def test_what_compares_each_element_with_each_is_bounded(look: str) -> None:
+def test_quadratic_comparisons_are_limited(look: str) -> None:
     assert matches(f"cel.bind(s, lists.range(500), {look})")
     with pytest.raises(CELRuntimeError, match="operation cancelled"):
         matches(f"cel.bind(s, lists.range(4000), {look})")
 
 
-def test_each_evaluation_has_a_budget_of_its_own() -> None:
+def test_each_evaluation_has_its_own_budget() -> None:
     selector = Selector(
         f'lists.range(90).map(i, lists.range(90).map(j, "{"z" * 500}" + {ATTRIBUTES}.model)).size() > 0'
     )

@@ -25,7 +25,7 @@ X = ("a.example.com", "x")
         ("device.allowMultipleAllocations", set()),
         ("true", set()),
         ("not an expression", set()),
-        # Not one by one, so it may be any.
+        # Not by a constant name, so any attribute may be read.
         ('size(device.attributes["a.example.com"]) == 1', None),
         ('"a.example.com" in device.attributes', None),
         ('device.attributes["a.example.com"].exists(name, name == "x")', None),
@@ -36,7 +36,5 @@ X = ("a.example.com", "x")
         ('device[device.driver]["a.example.com"] == 1', None),
     ],
 )
-def test_attributes_are_read_by_constant_names_or_it_may_be_any(
-    expression: str, read: set[tuple[str, str]] | None
-) -> None:
+def test_attributes_are_known_if_their_names_are_constant(expression: str, read: set[tuple[str, str]] | None) -> None:
     assert attributes_read(expression, KNOWN) == (None if read is None else frozenset(read))

@@ -32,12 +32,12 @@ def answer(case: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("case", VECTORS["cases"], ids=[case["expression"][:80] for case in VECTORS["cases"]])
-def test_a_selector_is_answered_as_kubernetes_does(case: dict[str, Any]) -> None:
+def test_a_selector_gets_the_answer_of_kubernetes(case: dict[str, Any]) -> None:
     assert answer(case) == case["result"]
 
 
 @pytest.mark.parametrize("name", ["1.34", "1.36", "1.37"])
-def test_expressions_compile_cost_and_are_answered_as_in_the_release(name: str) -> None:
+def test_expressions_compile_cost_and_evaluate_as_in_the_release(name: str) -> None:
     # Most answers are the same in all releases: the others are asked for every fourth of these.
     cases = [case for index, case in enumerate(RECORDED["cases"]) if name == "1.37" or name in case or index % 4 == 0]
     for case in cases:

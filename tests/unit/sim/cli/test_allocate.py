@@ -63,7 +63,7 @@ def where(rows: list[dict[str, Any]]) -> list[tuple[str, str | None, list[str]]]
     ]
 
 
-def test_claims_go_one_after_another_to_the_nodes_of_the_slices(tmp_path: Path) -> None:
+def test_claims_are_allocated_one_after_another_on_the_slices_nodes(tmp_path: Path) -> None:
     status, rows = run(tmp_path, [CLASS, gpus("a", 1), gpus("b", 1), claim("x"), claim("y"), claim("z")])
     assert status == 1
     assert where(rows) == [("x", "a", ["gpu-0"]), ("y", "b", ["gpu-0"]), ("z", None, [])]
@@ -73,7 +73,7 @@ def test_claims_go_one_after_another_to_the_nodes_of_the_slices(tmp_path: Path) 
     assert "none of 2 nodes fits" in rows[2]["error"]
 
 
-def test_a_class_of_ours_that_no_file_has_is_assumed_and_named(tmp_path: Path) -> None:
+def test_a_missing_class_of_ours_is_assumed_and_named(tmp_path: Path) -> None:
     wanted = claim("x")
     wanted["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "dra.gpu"
     path = tmp_path / "cluster.yaml"
@@ -102,7 +102,7 @@ def test_the_claims_of_a_pod_are_allocated_together_or_not_at_all(tmp_path: Path
     assert where(rows) == [("x", "b", ["gpu-0"]), ("y", "b", ["gpu-1"]), ("z", None, []), ("w", None, [])]
 
 
-def test_a_pod_that_asks_for_what_another_one_asked_for_is_not_told_of_that_ones_claims(tmp_path: Path) -> None:
+def test_a_pod_is_not_told_about_the_claims_of_a_similar_pod(tmp_path: Path) -> None:
     claims = [claim(name, 2) for name in ("a", "b", "c", "d")]
     _, rows = run(tmp_path, [gpus("n", 3), CLASS, *claims, pod("first", "a", "b"), pod("second", "c", "d")])
     errors = {row["name"]: row["error"] for row in rows}
@@ -110,7 +110,7 @@ def test_a_pod_that_asks_for_what_another_one_asked_for_is_not_told_of_that_ones
     assert len({*errors.values()}) == 1
 
 
-def test_what_is_allocated_already_is_taken_into_account_and_not_answered(tmp_path: Path) -> None:
+def test_allocated_claims_count_but_have_no_row(tmp_path: Path) -> None:
     result = {"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "gpu-0"}
     held = claim("held", allocation={"devices": {"results": [result]}})
     status, rows = run(tmp_path, [CLASS, gpus("a", 2), claim("x"), held])
@@ -132,12 +132,12 @@ def test_nodes_pod_selectors_and_the_option_say_where_to_look(tmp_path: Path) ->
     assert rows[0]["error"] == "the pod may run on no node"
 
 
-def test_documents_without_nodes_and_slices_are_the_reason_that_is_given(tmp_path: Path) -> None:
+def test_the_error_says_that_nodes_and_slices_are_missing(tmp_path: Path) -> None:
     _, rows = run(tmp_path, [CLASS, claim("x")])
     assert "the documents have no Node and no ResourceSlice" in rows[0]["error"]
 
 
-def test_what_nodes_have_of_cpu_and_their_taints_do_not_matter_to_where_devices_are(tmp_path: Path) -> None:
+def test_cpus_and_taints_of_nodes_are_ignored(tmp_path: Path) -> None:
     taint = {"key": "dedicated", "effect": "NoSchedule"}
     node = {
         "kind": "Node",
@@ -150,7 +150,7 @@ def test_what_nodes_have_of_cpu_and_their_taints_do_not_matter_to_where_devices_
     assert where(run(tmp_path, documents)[1]) == [("x", "a", ["gpu-0"])]
 
 
-def test_a_note_says_that_admin_access_took_the_device_that_the_claim_wants_besides(tmp_path: Path) -> None:
+def test_a_note_says_that_admin_access_took_the_wanted_device(tmp_path: Path) -> None:
     both = claim("x")
     both["spec"]["devices"]["requests"] = [
         {"name": "watch", "exactly": {"deviceClassName": "gpu", "adminAccess": True}},
@@ -161,7 +161,7 @@ def test_a_note_says_that_admin_access_took_the_device_that_the_claim_wants_besi
     assert [note.partition(" counts as")[0] for note in row["notes"]] == ["a device taken with admin access"]
 
 
-def test_a_claim_that_no_file_has_stops_its_pod(tmp_path: Path) -> None:
+def test_a_missing_claim_stops_its_pod(tmp_path: Path) -> None:
     status, rows = run(tmp_path, [CLASS, gpus("a", 2), claim("x"), pod("p", "x", "lost")])
     assert status == 1
     assert [(row["name"], row["error"]) for row in rows] == [
@@ -170,7 +170,7 @@ def test_a_claim_that_no_file_has_stops_its_pod(tmp_path: Path) -> None:
     ]
 
 
-def test_people_see_devices_and_what_came_nearest(tmp_path: Path) -> None:
+def test_the_table_has_devices_and_nearest_misses(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump_all([CLASS, gpus("a", 1), claim("x"), claim("y")]), encoding="utf-8")
     result = CliRunner().invoke(command, [str(path)])
@@ -188,7 +188,7 @@ def test_people_see_devices_and_what_came_nearest(tmp_path: Path) -> None:
         ("--kubernetes", "1.36", "--feature-gates", "DRADerivedAttributes=true"),
     ],
 )
-def test_a_wrong_feature_gate_or_release_is_wrong_usage(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_an_unknown_feature_gate_or_release_is_a_usage_error(tmp_path: Path, options: tuple[str, ...]) -> None:
     path = tmp_path / "empty.yaml"
     path.write_text("", encoding="utf-8")
     result = CliRunner().invoke(command, [str(path), *options])
@@ -255,7 +255,7 @@ def test_a_later_pod_that_shares_a_claim_is_answered(tmp_path: Path) -> None:
     assert "no node fits for pod default/q" in rows[1]["error"]
 
 
-def test_a_pod_that_waits_for_nothing_but_a_node_is_answered_and_one_that_runs_is_not(tmp_path: Path) -> None:
+def test_a_pod_that_only_lacks_a_node_has_a_row_and_a_running_one_has_not(tmp_path: Path) -> None:
     result = {"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "gpu-0"}
     held = claim("held", allocation={"devices": {"results": [result]}})
     _, rows = run(tmp_path, [CLASS, gpus("a", 2), held, pod("runs", "held", nodeName="a"), pod("waits", "held")])
@@ -264,7 +264,7 @@ def test_a_pod_that_waits_for_nothing_but_a_node_is_answered_and_one_that_runs_i
     ]
 
 
-def test_what_cannot_be_allocated_is_an_error_with_its_place(tmp_path: Path) -> None:
+def test_an_invalid_object_is_an_error_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     uses = [{"name": "c", "resources": {"claims": [{"name": "x", "request": "r/big"}]}}]
     for documents, message in (
@@ -295,7 +295,7 @@ TEMPLATE = {
 }
 
 
-def test_a_dump_with_pods_whose_claims_were_made_from_templates_is_read_as_it_is(tmp_path: Path) -> None:
+def test_claims_that_a_dump_has_are_not_generated_again(tmp_path: Path) -> None:
     result = {"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "gpu-0"}
     held = claim("runs-gpu-abcde", allocation={"devices": {"results": [result]}})
     documents = [
@@ -345,7 +345,7 @@ def node(name: str, **allocatable: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("resource", [GPU, "deviceclass.resource.kubernetes.io/gpu"])
-def test_extended_resources_are_a_claim_where_a_node_has_none_of_its_own(tmp_path: Path, resource: str) -> None:
+def test_extended_resources_are_a_claim_if_the_node_lacks_them(tmp_path: Path, resource: str) -> None:
     asked = asking("p", {resource: "1"}, {resource: "2"}, init=({resource: "4"},))
     status, rows = run(tmp_path, [NAMED, gpus("a", 4), node("a"), asked])
     assert (status, where(rows)) == (
@@ -356,12 +356,12 @@ def test_extended_resources_are_a_claim_where_a_node_has_none_of_its_own(tmp_pat
     assert requests == ["container-0-request-0", *["container-1-request-0"], *["container-2-request-0"] * 2]
 
 
-def test_a_node_that_has_the_extended_resource_is_asked_for_no_device(tmp_path: Path) -> None:
+def test_a_node_that_has_the_extended_resource_gives_no_device(tmp_path: Path) -> None:
     nodes = [node("a"), node("b", **{GPU: "1"})]
     slices = [gpus("a", 1), gpus("b", 1)]
     pods = [asking(name, {GPU: "1"}) for name in ("p", "q", "r")]
     status, rows = run(tmp_path, [NAMED, *slices, *nodes, *pods])
-    # The others go to b, whose own the resource is; how much of it is left is not looked at here.
+    # The others go to b, which has the resource itself; how much of it is left is not counted here.
     assert (status, where(rows)) == (0, [("p-extended-resources", "a", ["gpu-0"])])
 
 
@@ -375,7 +375,7 @@ def test_before_1_36_and_without_its_gate_extended_resources_ask_for_no_device(t
     ]
 
 
-def test_a_pod_with_a_claim_whose_resource_is_the_nodes_own_cannot_be_bound(tmp_path: Path) -> None:
+def test_a_pod_with_a_claim_and_the_nodes_own_resource_cannot_be_bound(tmp_path: Path) -> None:
     documents = [NAMED, gpus("a", 1), node("a", **{GPU: "1"}), claim("x")]
     asked = asking("p", {GPU: "1"}, resourceClaims=[{"name": "x", "resourceClaimName": "x"}])
     status, rows = run(tmp_path, [*documents, asked])

@@ -1,4 +1,4 @@
-"""`dranode check --kubernetes`: what the API server of a release, with its gates, lets into a selector."""
+"""`dranode check --kubernetes`: what the API server of a release, with its gates, accepts in a selector."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHARES = "device.allowMultipleAllocations"
         (SHARES, ("--feature-gates", "DRAConsumableCapacity=false,DRAFractionalCapacityRange=false"), 1),
     ],
 )
-def test_a_selector_is_judged_as_the_release_with_its_gates_judges(
+def test_a_selector_is_judged_by_the_release_and_its_gates(
     tmp_path: Path, expression: str, options: tuple[str, ...], status: int
 ) -> None:
     path = tmp_path / "class.yaml"
@@ -38,7 +38,7 @@ def test_a_selector_is_judged_as_the_release_with_its_gates_judges(
     assert CliRunner().invoke(command, [str(path), *options]).exit_code == status
 
 
-def test_a_document_without_an_api_version_is_no_valid_one(tmp_path: Path) -> None:
+def test_a_document_without_an_api_version_is_invalid(tmp_path: Path) -> None:
     path = tmp_path / "class.yaml"
     path.write_text(CLASS.format(expression="true").replace("apiVersion: resource.k8s.io/v1\n", ""))
     result = CliRunner().invoke(command, [str(path)])

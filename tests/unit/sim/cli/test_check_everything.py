@@ -1,4 +1,4 @@
-"""`check` shows all errors of all documents, in sentences, and warns about what is most likely misspelt."""
+"""`check` shows all errors of all documents as sentences, and warns about what is probably misspelled."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def pod(kind: str = "Pod", **fields: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": "p"}, "spec": {"containers": containers, **fields}}
 
 
-def test_errors_behind_a_field_that_does_not_decode_are_shown_in_sentences(tmp_path: Path) -> None:
+def test_errors_after_an_undecodable_field_are_shown_too(tmp_path: Path) -> None:
     document = claim(request("R", ["x"], count=-2), {"name": "s", "exactly": {"count": 1}}, request("T"))
     assert errors(tmp_path, document) == [
         [
@@ -86,13 +86,13 @@ def test_entries_of_a_mapping_that_do_not_decode_are_named(tmp_path: Path) -> No
     ]
 
 
-def test_all_amounts_of_a_node_that_are_none_are_shown(tmp_path: Path) -> None:
+def test_all_invalid_amounts_of_a_node_are_shown(tmp_path: Path) -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
     found = errors(tmp_path, {**node, "status": {"allocatable": {"cpu": "x", "memory": "-1", "pods": "1"}}})
     assert [path for path, _ in found[0]] == ["status.allocatable[cpu]", "status.allocatable[memory]"]
 
 
-def test_a_document_that_repeats_a_name_is_checked_all_the_same(tmp_path: Path) -> None:
+def test_a_document_with_a_repeated_name_is_checked_too(tmp_path: Path) -> None:
     first, second = errors(tmp_path, claim(request()), claim(request("S")))
     assert first == []
     assert [path for path, _ in second] == ["metadata.name", "spec.devices.requests[0].name"]
@@ -117,14 +117,14 @@ def test_all_mistakes_of_a_configuration_are_shown(
         assert any(word in f"{path}: {message.partition('; there are')[0]}" for path, message in found), (word, found)
 
 
-def test_a_v1beta1_request_with_a_list_and_fields_of_its_own_is_one_sentence(tmp_path: Path) -> None:
+def test_a_v1beta1_request_with_a_list_and_fields_is_one_error(tmp_path: Path) -> None:
     both = {"name": "r", "count": 2, "firstAvailable": [{"name": "x", "deviceClassName": "dra.cpu"}]}
     ((error,),) = errors(tmp_path, claim(both, version="resource.k8s.io/v1beta1"))
     assert error[0] == "spec.devices.requests[0]"
     assert error[1].startswith("set either firstAvailable or the request's own class")
 
 
-def test_the_other_documents_of_a_file_with_one_that_is_none_are_checked(tmp_path: Path) -> None:
+def test_one_invalid_document_does_not_hide_the_others(tmp_path: Path) -> None:
     path = tmp_path / "all.yaml"
     documents: tuple[dict[str, Any], ...] = (claim(request("R")), {"metadata": {}}, claim(request("S"), name="d"))
     text = "---\n".join(yaml.safe_dump(each) for each in documents)
@@ -146,7 +146,7 @@ def test_the_other_documents_of_a_file_with_one_that_is_none_are_checked(tmp_pat
         [{"operator": "Exists"}, {"key": "example.com/a", "operator": "Equal", "value": "b", "effect": "None"}],
     ],
 )
-def test_tolerations_are_taken_as_api_servers_take_them(tmp_path: Path, tolerations: list[dict[str, Any]]) -> None:
+def test_tolerations_are_validated_as_by_the_api_server(tmp_path: Path, tolerations: list[dict[str, Any]]) -> None:
     document = claim(request(tolerations=tolerations))
     assert errors(tmp_path, document) == [[]]
     vague = [each for each in tolerations if not each.get("key") and each.get("operator") != "Exists"]
@@ -172,7 +172,7 @@ def test_tolerations_are_taken_as_api_servers_take_them(tmp_path: Path, tolerati
         (selector('device.attributes["resource.kubernetes.io"].numa == 0'), 'no device has the attribute "numa" of'),
     ],
 )
-def test_attributes_that_no_device_has_are_warned_about(tmp_path: Path, document: dict[str, Any], warning: str) -> None:
+def test_an_attribute_that_no_device_has_is_a_warning(tmp_path: Path, document: dict[str, Any], warning: str) -> None:
     (found,) = warnings(tmp_path, claim(document))
     assert warning in found
 
@@ -185,11 +185,11 @@ def test_attributes_that_no_device_has_are_warned_about(tmp_path: Path, document
         'device.attributes["dra.cpu"].all(name, true)',
     ],
 )
-def test_attributes_that_devices_have_or_may_have_are_not(tmp_path: Path, expression: str) -> None:
+def test_an_attribute_that_a_device_may_have_is_not_a_warning(tmp_path: Path, expression: str) -> None:
     assert warnings(tmp_path, claim(selector(expression))) == []
 
 
-def test_what_slices_publish_is_what_there_is(tmp_path: Path) -> None:
+def test_attributes_are_compared_with_those_in_slices(tmp_path: Path) -> None:
     devices = [{"name": "d", "attributes": {"model": {"string": "x"}}, "capacity": {"memory": {"value": "8Gi"}}}]
     pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": "gpu.example.com", "nodeName": "n", "pool": pool, "devices": devices}
@@ -206,12 +206,12 @@ def test_what_slices_publish_is_what_there_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["dra.cpu/socketId", "resource.kubernetes.io/numaNodes", "dra.gpu/modle"])
-def test_attributes_in_constraints_that_nobody_publishes_are_warned_about(tmp_path: Path, name: str) -> None:
+def test_an_unpublished_attribute_in_a_constraint_is_a_warning(tmp_path: Path, name: str) -> None:
     (found,) = warnings(tmp_path, claim(request(), constraints=[{"matchAttribute": name}]))
     assert found.startswith(f'spec.devices.constraints[0].matchAttribute: no device publishes "{name}"; did you mean')
 
 
-def test_a_class_that_is_unknown_beside_known_ones_is_warned_about(tmp_path: Path) -> None:
+def test_an_unknown_class_next_to_known_ones_is_a_warning(tmp_path: Path) -> None:
     (found,) = warnings(tmp_path, claim(request(), request("s", "fpga")))
     assert 'no DeviceClass "fpga" is in these files' in found
     (found,) = warnings(tmp_path, claim(request("r", "dra.cpus")))
@@ -241,12 +241,12 @@ def test_a_class_that_is_unknown_beside_known_ones_is_warned_about(tmp_path: Pat
         ),
     ],
 )
-def test_fields_that_pods_do_not_have_are_warned_about(tmp_path: Path, document: dict[str, Any], path: str) -> None:
+def test_an_unknown_field_of_a_pod_is_a_warning(tmp_path: Path, document: dict[str, Any], path: str) -> None:
     found = warnings(tmp_path, document)
     assert any(each.startswith(f"{path}: there is no such field") for each in found), found
 
 
-def test_a_pod_of_real_fields_has_no_warning(tmp_path: Path) -> None:
+def test_a_pod_with_known_fields_has_no_warning(tmp_path: Path) -> None:
     fields: dict[str, Any] = {
         "serviceAccount": "a",
         "securityContext": {"anything": 1},
@@ -296,6 +296,6 @@ def test_drivers_declare_all_attributes_that_they_publish(options: dict[str, Any
         ),
     ],
 )
-def test_what_other_commands_refuse_is_no_valid_document(tmp_path: Path, document: dict[str, Any], path: str) -> None:
+def test_a_document_that_other_commands_refuse_is_invalid(tmp_path: Path, document: dict[str, Any], path: str) -> None:
     (found,) = errors(tmp_path, document)
     assert [where for where, _ in found] == [path]

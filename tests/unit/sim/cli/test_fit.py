@@ -38,7 +38,7 @@ def test_the_table_says_where_each_pod_goes(tmp_path: Path) -> None:
     assert "0/1 nodes are available: 1 Insufficient cpu." in result.output
 
 
-def test_programs_get_nodes_scores_and_reasons(tmp_path: Path) -> None:
+def test_json_has_nodes_scores_and_reasons(tmp_path: Path) -> None:
     documents = [node_document("a", "4"), node_document("b", "64"), pod_document("p", "3"), pod_document("big", "90")]
     result = fit(tmp_path, *documents, options=("-o", "json"))
     big, small = sorted(json.loads(result.output)["pods"], key=lambda pod: pod["pod"])
@@ -51,9 +51,7 @@ def test_programs_get_nodes_scores_and_reasons(tmp_path: Path) -> None:
     assert big["refusals"][0]["nodes"] == ["b", "a"]
 
 
-def test_of_too_many_pods_by_nodes_programs_get_counts_and_a_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_large_cluster_json_has_counts_instead_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     documents = [node_document("a", "4"), node_document("b", "64"), pod_document("p", "3"), pod_document("big", "90")]
     whole = json.loads(fit(tmp_path, *documents, options=("-o", "json")).output)
     assert [refusal["count"] for pod in whole["pods"] for refusal in pod["refusals"]] == [2]
@@ -70,17 +68,17 @@ def test_of_too_many_pods_by_nodes_programs_get_counts_and_a_note(
         } == other
 
 
-def test_a_pod_that_fits_ends_well(tmp_path: Path) -> None:
+def test_the_command_succeeds_if_every_pod_fits(tmp_path: Path) -> None:
     result = fit(tmp_path, node_document("a"), pod_document("p", "1"), options=("--scores",))
     assert result.exit_code == 0, result.output
 
 
-def test_nothing_to_read_is_wrong_usage() -> None:
+def test_no_file_is_a_usage_error() -> None:
     result = CliRunner().invoke(command, [], standalone_mode=False)
     assert isinstance(result.exception, UsageError)
 
 
-def test_a_gate_that_only_whole_nodes_know_is_refused_by_commands_that_look_at_devices(tmp_path: Path) -> None:
+def test_a_gate_about_whole_nodes_is_refused_by_allocate(tmp_path: Path) -> None:
     gate = "DRANodeAllocatableResources=true"
     assert fit(tmp_path, node_document("a"), pod_document("p", "1"), options=("--feature-gates", gate)).exit_code == 0
     result = CliRunner().invoke(allocate, [str(tmp_path / "cluster.yaml"), "--feature-gates", gate])
@@ -88,7 +86,7 @@ def test_a_gate_that_only_whole_nodes_know_is_refused_by_commands_that_look_at_d
     assert "use dranode fit" in str(result.exception)
 
 
-def test_changes_are_answered_beside_the_placements(tmp_path: Path) -> None:
+def test_changes_are_answered_next_to_the_placements(tmp_path: Path) -> None:
     nodes = [node_document("a", "4"), node_document("b", "4")]
     small = [pod_document("s", "2", node="a"), pod_document("t", "2", node="b")]
     options = ("--how-many", "--evict", "--move", "--add", "like:a", "-o", "json")
@@ -143,7 +141,7 @@ def test_the_page_has_the_claims_that_templates_make(tmp_path: Path) -> None:
     assert claim[2] == [[0]]
 
 
-def test_thousands_of_pods_have_a_row_each_and_those_that_fit_nowhere_their_reason_together(tmp_path: Path) -> None:
+def test_thousands_of_pods_have_a_row_each_and_share_their_reason(tmp_path: Path) -> None:
     many = [pod_document(f"p{number}", "1") for number in range(1_100)]
     result = fit(tmp_path, node_document("a", "64", pods="2000"), *many)
     lines = result.output.splitlines()
@@ -156,14 +154,14 @@ def test_thousands_of_pods_have_a_row_each_and_those_that_fit_nowhere_their_reas
     assert "default/p64, default/p65, default/p66 and 1033 more pods" in result.output
 
 
-def test_of_many_different_reasons_people_are_shown_the_first(tmp_path: Path) -> None:
+def test_only_the_first_of_many_reasons_are_shown(tmp_path: Path) -> None:
     many = [pod_document(f"p{number}", f"{number + 10}") for number in range(25)]
     result = fit(tmp_path, node_document("a"), *many)
     assert result.output.count("0/1 nodes are available") == 20
     assert "and 5 more pods fit nowhere for other reasons; see -o json" in result.output
 
 
-def test_the_drivers_that_are_named_find_the_devices_of_a_node_to_add(tmp_path: Path) -> None:
+def test_an_added_node_has_the_devices_of_the_named_drivers(tmp_path: Path) -> None:
     catalog = tmp_path / "nodes.yaml"
     catalog.write_text('nodes: [{name: server, machine: "cores=2,gpus=2", allocatable: {cpu: "2"}}]')
     gpus = {**CLASS, "spec": {"selectors": [{"cel": {"expression": 'device.driver == "dra.gpu"'}}]}}

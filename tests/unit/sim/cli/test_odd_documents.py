@@ -1,4 +1,4 @@
-"""What others wrote in a document never ends a command in a traceback."""
+"""Nothing in a document makes a command end in a traceback."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_page_of_a_claim_with_any_status_is_drawn(tmp_path: Path, cpus: Any) -
 
 @pytest.mark.parametrize("command", ["allocate", "fit", "report", "check", "bundle"])
 @pytest.mark.parametrize("place", ["quantity", "expression", "pool", "count", "number"])
-def test_numbers_of_many_digits_are_one_sentence(tmp_path: Path, command: str, place: str) -> None:
+def test_a_number_of_many_digits_is_one_error(tmp_path: Path, command: str, place: str) -> None:
     pool = {"name": f"n{LONG}" if place == "pool" else "n", "generation": 1, "resourceSliceCount": 1}
     capacity = {"memory": {"value": LONG if place == "quantity" else "1"}}
     slice_ = {
@@ -181,7 +181,7 @@ def changed(document: dict[str, Any], **fields: Any) -> dict[str, Any]:
         (changed(RULE, deviceSelector={"driver": "a_b"}), 'spec.deviceSelector.driver: "a_b" is not a DNS subdomain'),
     ],
 )
-def test_a_slice_or_rule_that_no_api_server_stores_is_refused(
+def test_a_slice_or_rule_that_an_api_server_would_refuse_is_refused(
     tmp_path: Path, document: dict[str, Any], error: str
 ) -> None:
     result = run(tmp_path, [document], "check")

@@ -47,7 +47,7 @@ def test_a_dump_of_a_cluster_becomes_a_page(tmp_path: Path) -> None:
     assert [each["title"] for each in data(tmp_path)["moments"]] == ["now"]
 
 
-def test_an_earlier_dump_is_what_is_compared_with(tmp_path: Path) -> None:
+def test_a_dump_can_be_compared_with_an_earlier_one(tmp_path: Path) -> None:
     before = dump(tmp_path / "before.yaml", slice_of("n"), slice_of("gone"), claim("a", 1, "gpu-0"))
     after = dump(tmp_path / "after.yaml", slice_of("n"), claim("b", 1, "gpu-1"))
     assert report(tmp_path, "--before", before, after, "--svg", str(tmp_path / "cluster.svg")).exit_code == 0
@@ -63,7 +63,7 @@ def test_an_earlier_dump_is_what_is_compared_with(tmp_path: Path) -> None:
     assert ">before<" in (tmp_path / "cluster.svg").read_text()
 
 
-def test_without_claims_nothing_is_known_to_be_free(tmp_path: Path) -> None:
+def test_without_claims_nothing_is_shown_as_free(tmp_path: Path) -> None:
     assert report(tmp_path, dump(tmp_path / "cluster.yaml", CLASS, slice_of("n"))).exit_code == 0
     (moment,) = data(tmp_path)["moments"]
     assert moment["unknown"] == ["gpu.example.com"]
@@ -88,7 +88,7 @@ def test_a_machine_is_a_fleet_of_one(tmp_path: Path) -> None:
         (["--kubeconfig", "missing"], UsageError),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, arguments: list[str], error: type[Exception]) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path, arguments: list[str], error: type[Exception]) -> None:
     done = report(tmp_path, *arguments)
     assert isinstance(done.exception, error)
     assert not (tmp_path / "report.html").exists()

@@ -1,4 +1,4 @@
-"""Commands that simulate make the pods of Deployments and Jobs, and take generated names and custom resources."""
+"""Simulating commands create the pods of Deployments and Jobs, and accept generated names and custom resources."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_report_shows_the_pods_of_a_deployment_as_waiting(tmp_path: Path) -> Non
     assert "5 waiting" in result.stdout
 
 
-def test_bundle_leaves_out_what_the_pods_of_a_deployment_would_take(tmp_path: Path) -> None:
+def test_bundle_leaves_out_what_a_deployments_pods_would_take(tmp_path: Path) -> None:
     counts = []
     for replicas in (0, 2):
         result = run(tmp_path, [*CLUSTER, deployment(replicas)], "bundle", "-o", "json")
@@ -102,14 +102,14 @@ def test_bundle_leaves_out_what_the_pods_of_a_deployment_would_take(tmp_path: Pa
     assert counts == [2, 1]
 
 
-def test_a_daemon_set_is_on_the_node_that_allocate_is_asked_for(tmp_path: Path) -> None:
+def test_a_daemon_set_has_a_pod_on_the_node_given_to_allocate(tmp_path: Path) -> None:
     daemon = deployment(0) | {"kind": "DaemonSet"}
     result = run(tmp_path, [*CLUSTER, daemon], "allocate", "-o", "json", "--node", "n")
     assert [each["node"] for each in json.loads(result.stdout)] == ["n"]
 
 
 @pytest.mark.parametrize("command", ["allocate", "fit", "bundle", "report", "check"])
-def test_a_custom_resource_ends_no_command(tmp_path: Path, command: str) -> None:
+def test_a_custom_resource_makes_no_command_fail(tmp_path: Path, command: str) -> None:
     extra = ["--html", str(tmp_path / "r.html")] if command == "report" else []
     result = run(tmp_path, [*CLUSTER, CUSTOM, deployment(1)], command, *extra)
     assert result.exit_code == 0, result.output

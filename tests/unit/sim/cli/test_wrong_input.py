@@ -31,7 +31,7 @@ DOCUMENTS = f"{CLASS}---\n{NODE}---\n{SLICE}---\n{CLAIM}---\n{POD}---\n{RULE}---
 NODES = "nodes: [{name: m, machine: 'sockets=1,cores=4'}]\n"
 COMMANDS = (("check",), ("allocate",), ("fit",), ("bundle",), ("local", "--nodes", "nodes.yaml"))
 
-# Of the documents: what is replaced, by what, in which document, at which path.
+# What is replaced in the documents, by what, in which document, at which path.
 DAMAGED = {
     "a misspelt kind": ("kind: Pod\n", "kind: Pood\n", 5, "kind"),
     "no kind": ("kind: Pod\n", "", 5, ""),
@@ -81,7 +81,7 @@ def run(folder: Path, text: str | bytes, *command: str) -> Result:
 
 
 def sentence(result: Result) -> str:
-    """What the program says, on one line; it never ends in another way."""
+    """What the program says, on one line; fails unless the program reports an error."""
     assert isinstance(result.exception, (DocumentError, SystemExit)), repr(result.exception)
     assert result.exit_code == 1, result.output
     said = str(result.exception) if isinstance(result.exception, DocumentError) else result.output
@@ -112,7 +112,7 @@ def test_a_file_without_documents_is_named_by_every_command(what: str, tmp_path:
         assert "x.yaml" in sentence(run(tmp_path, UNREADABLE[what], *command)), command
 
 
-def test_the_documents_themselves_are_right(tmp_path: Path) -> None:
+def test_the_unchanged_documents_are_valid(tmp_path: Path) -> None:
     for command in COMMANDS[:3]:
         result = run(tmp_path, DOCUMENTS, *command)
         assert result.exit_code == 0, result.output
@@ -149,7 +149,7 @@ def test_a_damaged_catalog_is_named(nodes: str, path: str, tmp_path: Path) -> No
         assert sentence(run(tmp_path, poor, *command)).startswith(f"wrong.yaml: {path}")
 
 
-def test_a_file_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_once(tmp_path: Path) -> None:
     for command in (("local", "--nodes", "gone.yaml"), ("fit", "--add", "gone.yaml")):
         assert sentence(run(tmp_path, DOCUMENTS, *command)).count("gone.yaml") == 1
 

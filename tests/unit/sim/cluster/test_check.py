@@ -35,7 +35,7 @@ def test_the_examples_of_kep_4816_are_valid_and_count_every_alternative() -> Non
     }
 
 
-def test_paths_are_those_of_the_form_in_which_the_document_is_written(tmp_path: Path) -> None:
+def test_paths_follow_the_api_version_of_the_document(tmp_path: Path) -> None:
     text = """
 apiVersion: resource.k8s.io/%s
 kind: ResourceClaim
@@ -48,7 +48,7 @@ spec: {devices: {requests: [{name: r, %s}]}}
     assert [error["path"] for error in nested[0]["errors"]] == ["spec.devices.requests[0].exactly.count"]
 
 
-def test_a_field_of_an_alpha_gate_at_the_wrong_place_is_no_field_of_the_api(tmp_path: Path) -> None:
+def test_a_misplaced_alpha_field_is_an_unknown_field(tmp_path: Path) -> None:
     derived = 'derivedAttributes: [{name: d.example.com/a, expression: "1"}]'
     text = """
 apiVersion: resource.k8s.io/v1
@@ -100,7 +100,7 @@ def test_bare_opaque_parameters_are_valid_if_a_driver_takes_them(tmp_path: Path)
         assert (status, [verdict["ok"] for verdict in verdicts]) == (0, [True])
 
 
-def test_bare_opaque_parameters_that_no_driver_takes_are_answered_by_each(tmp_path: Path) -> None:
+def test_bare_opaque_parameters_that_no_driver_takes_name_every_driver(tmp_path: Path) -> None:
     path = written(tmp_path, '{"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "11-2"}}')
     status, (verdict,) = checked(path)
     assert status == 1
@@ -109,7 +109,7 @@ def test_bare_opaque_parameters_that_no_driver_takes_are_answered_by_each(tmp_pa
     assert any(error["message"].startswith("dra.gpu: ") for error in verdict["errors"])
 
 
-def test_a_path_is_a_path_whatever_a_driver_says(tmp_path: Path) -> None:
+def test_a_path_stays_a_path_whatever_a_driver_answers(tmp_path: Path) -> None:
     opaque = {"driver": "dra.gpu", "parameters": {"apiVersion": "v9", "kind": "GPUConfig"}}
     claim = {
         "apiVersion": "resource.k8s.io/v1",
@@ -122,7 +122,7 @@ def test_a_path_is_a_path_whatever_a_driver_says(tmp_path: Path) -> None:
     assert " " not in error["path"]
 
 
-def test_our_part_of_an_allocation_is_checked_and_that_of_others_is_not(tmp_path: Path) -> None:
+def test_only_our_part_of_an_allocation_is_checked(tmp_path: Path) -> None:
     text = """
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaim
@@ -172,7 +172,7 @@ spec:
         ("{name: gpu}", ".name", '"gpu" is not an entry of spec.resourceClaims; there are: gpus'),
     ],
 )
-def test_a_container_that_names_what_a_claim_has_not_is_invalid(
+def test_a_container_that_names_an_unknown_request_is_invalid(
     tmp_path: Path, use: str, field: str, message: str
 ) -> None:
     status, (claim, pod) = checked(written(tmp_path, CLAIM + POD % use))
@@ -181,14 +181,14 @@ def test_a_container_that_names_what_a_claim_has_not_is_invalid(
     assert message in pod["errors"][0]["message"]
 
 
-def test_a_pod_that_uses_its_claims_rightly_is_valid(tmp_path: Path) -> None:
+def test_a_pod_that_uses_its_claims_correctly_is_valid(tmp_path: Path) -> None:
     status, verdicts = checked(written(tmp_path, CLAIM + POD % "{name: gpus, request: gpu}"))
     assert status == 0
     assert [(verdict["kind"], verdict["ok"]) for verdict in verdicts] == [("ResourceClaim", True), ("Pod", True)]
     assert checked(written(tmp_path, POD % "{name: gpus, request: elsewhere}"))[0] == 0, "the claim may be elsewhere"
 
 
-def test_claims_are_for_containers_and_each_is_used_once(tmp_path: Path) -> None:
+def test_only_containers_use_claims_and_each_claim_once(tmp_path: Path) -> None:
     twice = written(
         tmp_path, POD % "{name: gpus}, {name: gpus, request: gpu}" + "  resources: {claims: [{name: gpus}]}"
     )
@@ -261,7 +261,7 @@ spec:
         ("shard", ".deviceClassName", 'no DeviceClass "shard" is in these files; did you mean "shared"?'),
     ],
 )
-def test_what_does_not_go_with_classes_and_devices_is_a_warning(
+def test_a_request_that_no_class_or_device_can_meet_is_a_warning(
     tmp_path: Path, wanted: str, path: str, message: str
 ) -> None:
     status, verdicts = checked(written(tmp_path, SURROUNDED % wanted))
@@ -274,7 +274,7 @@ def test_what_does_not_go_with_classes_and_devices_is_a_warning(
 @pytest.mark.parametrize(
     "wanted", ["shared", "shared, count: 4, capacity: {requests: {s.example.com/units: 2}}", "dra.cpu"]
 )
-def test_what_goes_with_classes_and_devices_has_no_warning(tmp_path: Path, wanted: str) -> None:
+def test_a_request_that_devices_can_meet_is_not_a_warning(tmp_path: Path, wanted: str) -> None:
     status, verdicts = checked(written(tmp_path, SURROUNDED % wanted))
     assert (status, verdicts[0]["warnings"]) == (0, [])
 
@@ -285,7 +285,7 @@ def test_a_count_of_the_groups_of_cpus_that_the_driver_publishes_is_explained(tm
     assert "with 1 of dra.cpu/cpu each, the default; for 4 of dra.cpu/cpu" in verdicts[0]["warnings"][0]["message"]
 
 
-def test_a_pod_that_names_a_claim_beside_the_one_in_the_file_is_a_warning(tmp_path: Path) -> None:
+def test_a_pod_that_misses_the_claim_in_its_file_is_a_warning(tmp_path: Path) -> None:
     pod = """
 apiVersion: v1
 kind: Pod

@@ -1,4 +1,4 @@
-"""The pods of Deployments, Jobs and their like: how many, their names, owners, labels and nodes."""
+"""The pods of Deployments, Jobs and the like: how many, their names, owners, labels and nodes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def owned(name: str, kind: str, **metadata: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_makes_pods_has_as_many_as_exist_at_one_time_named_as_kubernetes_names_them(
+def test_controllers_create_their_pods_with_kubernetes_names(
     document: dict[str, Any], pattern: str, count: int
 ) -> None:
     found = names(document)
@@ -106,7 +106,7 @@ def test_what_makes_pods_has_as_many_as_exist_at_one_time_named_as_kubernetes_na
     assert {pod["metadata"]["namespace"] for pod in pods(document)} == {"team"}
 
 
-def test_each_pod_has_a_claim_of_its_own_and_the_template_none() -> None:
+def test_each_pod_has_its_own_claim_and_the_template_has_none() -> None:
     documents = made({**CLAIM_TEMPLATE, "metadata": {"name": "gpu", "namespace": "team"}}, controller("StatefulSet"))
     workload = read_workload(documents.documents, Features())
     assert [(pod.name, [claim.metadata.name for claim in pod.claims]) for pod in workload.pods] == [
@@ -134,7 +134,7 @@ def test_each_pod_has_a_claim_of_its_own_and_the_template_none() -> None:
         },
     ],
 )
-def test_a_claim_template_of_pods_that_are_not_made_is_no_claim_by_itself(document: dict[str, Any]) -> None:
+def test_a_claim_template_without_pods_is_not_a_claim(document: dict[str, Any]) -> None:
     documents = made({**CLAIM_TEMPLATE, "metadata": {"name": "gpu", "namespace": "team"}}, document)
     assert read_workload(documents.documents, Features()).pods == ()
 
@@ -153,7 +153,7 @@ def test_the_pods_of_a_deployment_belong_to_a_replica_set_that_selects_them() ->
     )
 
 
-def test_a_daemon_set_has_a_pod_on_each_node_that_it_matches_and_tolerates() -> None:
+def test_a_daemon_set_has_a_pod_on_each_matching_node() -> None:
     template = {"metadata": {}, "spec": {**SPEC, "nodeSelector": {"gpu": "yes"}}}
     nodes = (
         node("plain"),
@@ -200,13 +200,11 @@ def test_the_volumes_of_a_stateful_set_are_those_of_its_pods() -> None:
         (controller("CronJob", suspend=True), [], 0),
     ],
 )
-def test_pods_that_are_there_are_not_made_again(
-    document: dict[str, Any], there: list[dict[str, Any]], count: int
-) -> None:
+def test_existing_pods_are_not_created_again(document: dict[str, Any], there: list[dict[str, Any]], count: int) -> None:
     assert len(names(document, *there, nodes=(node("n"), node("m")))) == count
 
 
-def test_a_deployment_whose_replica_sets_are_there_makes_no_pods_of_its_own() -> None:
+def test_a_deployment_with_replica_sets_creates_no_pods_itself() -> None:
     owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "a", "uid": "u", "controller": True}
     replica_set = controller("ReplicaSet", replicas=2)
     replica_set["metadata"] = {"name": "a-xyz", "namespace": "team", "ownerReferences": [owner]}
@@ -214,7 +212,7 @@ def test_a_deployment_whose_replica_sets_are_there_makes_no_pods_of_its_own() ->
     assert [name[:6] for name in found] == ["a-xyz-", "a-xyz-"]
 
 
-def test_an_indexed_job_goes_on_with_the_indexes_that_are_left() -> None:
+def test_an_indexed_job_continues_with_the_remaining_indexes() -> None:
     status = {"succeeded": 3, "completedIndexes": "0,2-3"}
     job = controller("Job", status, parallelism=3, completions=7, completionMode="Indexed")
     active = owned("a-1-x", "Job", annotations={"batch.kubernetes.io/job-completion-index": "1"})
@@ -223,7 +221,7 @@ def test_an_indexed_job_goes_on_with_the_indexes_that_are_left() -> None:
     ]
 
 
-def test_a_job_of_a_queue_makes_no_pods_where_queues_are_simulated() -> None:
+def test_a_job_of_a_queue_creates_no_pods_if_queues_are_simulated() -> None:
     job = controller("Job", suspend=True)
     job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
     assert made(job, queued=True).notes == ()
@@ -231,7 +229,7 @@ def test_a_job_of_a_queue_makes_no_pods_where_queues_are_simulated() -> None:
     assert "no pod: it is suspended until its queue admits it" in note
 
 
-def test_what_is_made_is_said() -> None:
+def test_a_note_says_which_pods_are_created() -> None:
     (note,) = made(controller("StatefulSet", replicas=5)).notes
     assert note == "f, document 1 (StatefulSet a) creates 5 pods: a-0, a-1, a-2 and 2 more"
     (note,) = made(controller("ReplicaSet", replicas=0)).notes
@@ -269,7 +267,7 @@ def test_what_the_api_server_would_refuse_is_refused_with_its_place(document: di
     assert error.partition(": ")[2] in note
 
 
-def test_custom_resources_have_one_note_a_kind_and_pods_that_are_not_made_are_mentioned() -> None:
+def test_custom_resources_have_one_note_per_kind() -> None:
     documents = [
         {"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition", "metadata": {"name": "a"}},
         {"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition", "metadata": {"name": "b"}},

@@ -1,4 +1,4 @@
-"""Whose claims a pod uses: named, made by the cluster, still to be made, its own or its PodGroup's."""
+"""Which claims a pod uses: named, already created, still to be generated, its own or its PodGroup's."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ def used(*documents: Document, gates: str = "") -> list[tuple[str, list[str]]]:
 OWN = {"kind": "Pod", "name": "p", "uid": "u-p"}
 
 
-def test_the_claim_that_the_cluster_has_made_is_the_pods_and_has_no_pod_made_up() -> None:
+def test_a_generated_claim_belongs_to_its_pod_and_needs_no_other() -> None:
     made = claim("p-gpu-x7k2p", owner=OWN, allocated=True)
     assert used(TEMPLATE, pod("p", made="p-gpu-x7k2p", nodeName="a"), made) == [("default/p", ["p-gpu-x7k2p"])]
 
 
-def test_a_claim_that_is_not_made_yet_comes_from_the_template() -> None:
+def test_a_claim_that_does_not_exist_yet_comes_from_the_template() -> None:
     assert used(TEMPLATE, pod("p")) == [("default/p", ["p-gpu"])]
 
 
-def test_an_entry_for_which_the_cluster_needs_no_claim_asks_for_nothing() -> None:
+def test_an_entry_that_needs_no_claim_asks_for_nothing() -> None:
     assert used(TEMPLATE, pod("p", made=None)) == [("default/p", [])]
 
 
@@ -95,7 +95,7 @@ def test_a_pod_that_has_ended_waits_for_nothing() -> None:
         (claim("c", owner=OWN, deletionTimestamp="2026-01-01T00:00:00Z"), 'resourceclaim "c" is being deleted'),
     ],
 )
-def test_a_claim_of_somebody_else_or_one_that_goes_keeps_the_pod_waiting(made: Document, problem: str) -> None:
+def test_a_foreign_or_deleted_claim_keeps_the_pod_waiting(made: Document, problem: str) -> None:
     (found,) = pods(TEMPLATE, pod("p", made="c"), made)
     assert problem in found.problem
     assert bool(problem) == bool(found.problem)
@@ -106,7 +106,7 @@ def test_a_pod_with_scheduling_gates_waits_for_them() -> None:
     assert found.problem == "pod default/p waits until its scheduling gates are removed: example.com/quota"
 
 
-def test_what_the_pod_names_and_no_document_is_is_missing() -> None:
+def test_an_object_that_only_the_pod_names_is_missing() -> None:
     (found,) = pods(pod("p", made="p-gpu-x7k2p"))
     assert list(map(str, found.missing)) == ["ResourceClaim p-gpu-x7k2p"]
     (found,) = pods(pod("p"))
@@ -130,7 +130,7 @@ def test_the_pods_of_a_group_share_the_claim_that_it_has() -> None:
     assert used(*documents) == [("default/p", ["p-gpu"]), ("default/q", ["q-gpu"]), ("default/r", ["r-gpu"])]
 
 
-def test_an_entry_that_differs_from_the_groups_is_the_pods_own() -> None:
+def test_an_entry_that_differs_from_the_groups_belongs_to_the_pod() -> None:
     other = {"name": "gpu", "resourceClaimTemplateName": "t"}
     for differing in ({**other, "name": "nic"}, {"name": "gpu", "resourceClaimName": "t"}):
         documents = (TEMPLATE, group("g", differing), pod("p", **IN_GROUP))
@@ -149,13 +149,13 @@ def test_the_claim_that_was_made_for_the_group_is_found_by_the_groups_status() -
     assert "(Pod is not owner)" in found.problem
 
 
-def test_a_group_that_no_document_is_keeps_its_pods_waiting() -> None:
+def test_a_missing_group_keeps_its_pods_waiting() -> None:
     (found,) = pods(TEMPLATE, pod("p", **IN_GROUP), gates=OF_GROUPS)
     assert list(map(str, found.missing)) == ["PodGroup g"]
 
 
 def bound_to(devices: list[Document], users: list[str]) -> Document:
-    """A claim whose device `gpu-0` has a condition to be bound and one of failure."""
+    """A claim whose device `gpu-0` has one binding condition and one binding failure condition."""
     made = claim("c", allocated=True)
     result = {
         **ALLOCATION["devices"]["results"][0],
@@ -183,7 +183,7 @@ NAMED = {"name": "gpu", "resourceClaimName": "c"}
         (["p", "q"], "the claim keeps its devices, because it is also reserved for others"),
     ],
 )
-def test_a_claim_whose_device_failed_to_bind_keeps_its_pod_from_every_node(users: list[str], then: str) -> None:
+def test_a_claim_that_failed_to_bind_keeps_its_pod_from_every_node(users: list[str], then: str) -> None:
     failed = bound_to([device_state(ready="False", broken="True")], users)
     (placed,) = pods(failed, pod("p", NAMED))
     assert placed.problem.startswith(
@@ -202,7 +202,7 @@ def test_a_claim_whose_device_failed_to_bind_keeps_its_pod_from_every_node(users
         ("others", "the claim keeps its devices, because it is also reserved for others"),
     ],
 )
-def test_a_claim_of_a_pod_group_whose_device_failed_to_bind_is_given_back_for_the_group(name: str, then: str) -> None:
+def test_a_pod_groups_claim_that_failed_to_bind_is_deallocated(name: str, then: str) -> None:
     failed = bound_to([device_state(ready="False", broken="True")], [])
     group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": name, "uid": "u"}
     failed["status"]["reservedFor"] = [group]
@@ -221,6 +221,6 @@ def test_a_claim_of_a_pod_group_whose_device_failed_to_bind_is_given_back_for_th
     ],
     ids=["nothing is known", "bound", "not yet bound", "another device", "damaged"],
 )
-def test_a_claim_whose_devices_have_not_failed_to_bind_is_taken_as_allocated(devices: list[Document]) -> None:
+def test_a_claim_whose_devices_did_not_fail_to_bind_is_allocated(devices: list[Document]) -> None:
     (placed,) = pods(bound_to(devices, []), pod("p", NAMED))
     assert placed.problem == ""

@@ -1,4 +1,4 @@
-"""What `check` says of containers and pods that a driver does not let share a claim."""
+"""What `check` says about containers and pods that share a claim although its driver does not allow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What files ask for: whose claim is whose, where names and references are legal but unusual."""
+"""What files ask for: which pod uses which claim, where names and references are legal but unusual."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def workload(*documents: dict[str, Any]) -> WorkloadDocuments:
     return read_workload(sources, Features())
 
 
-def test_a_claim_is_not_taken_for_used_because_a_pod_uses_the_template_of_its_name() -> None:
+def test_a_template_of_the_same_name_does_not_use_a_claim() -> None:
     using = pod("p", {"name": "c", "resourceClaimTemplateName": "gpu"})
     pods = workload(claim("gpu", SHARE), template("gpu"), using).pods
     assert [(one.name, [each.metadata.name for each in one.claims]) for one in pods] == [
@@ -57,7 +57,7 @@ def test_a_claim_to_which_a_pod_refers_twice_is_one_claim() -> None:
     assert [each.metadata.name for each in only.claims] == ["one"]
 
 
-def test_what_a_claim_consumes_counts_once_however_many_pods_share_it() -> None:
+def test_a_shared_claim_counts_once() -> None:
     shared = {"name": "a", "resourceClaimName": "one"}
     pods = workload(claim("one", SHARE), pod("p", shared), pod("q", shared)).pods
     allocated = Allocated.of(each for one in pods for each in one.claims)
@@ -65,6 +65,6 @@ def test_what_a_claim_consumes_counts_once_however_many_pods_share_it() -> None:
 
 
 @pytest.mark.parametrize("damage", [{"device": 5}, {"consumedCapacity": "4"}, {"driver": None, "pool": []}], ids=str)
-def test_a_device_whose_result_cannot_be_read_is_not_taken_for_free(damage: dict[str, Any]) -> None:
+def test_a_device_with_an_unreadable_result_is_not_free(damage: dict[str, Any]) -> None:
     with pytest.raises(DocumentError, match=r"document 2 \(ResourceClaim b\): status.allocation.devices.results\[1\]"):
         workload(claim("a", SHARE), claim("b", SHARE, {**SHARE, **damage}))

@@ -1,4 +1,4 @@
-"""What would have to change so that a pod fits."""
+"""What would have to change for a pod to fit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def waiting(questions: ClusterQuestions, name: str = "large") -> PodDemand:
     return demand_of(pod, questions.dump, questions.features)
 
 
-def test_as_many_fit_as_the_scarcest_of_cpus_devices_and_pods_allows() -> None:
+def test_the_scarcest_resource_decides_how_many_pods_fit() -> None:
     documents = [
         *(node_document("a", "4"), slice_document("a", 8), node_document("b", "64"), slice_document("b", 3)),
         *(node_document("c", "64", pods="2"), slice_document("c", 8), CLASS, template_document("t-1")),
@@ -72,7 +72,7 @@ def test_copies_of_a_pod_share_a_claim_that_it_names() -> None:
     assert (room.count, room.shared) == (8, ("default/mine",))
 
 
-def test_the_fewest_evictions_are_found_where_most_would_do_too() -> None:
+def test_the_plan_has_the_fewest_evictions() -> None:
     documents = [*gpu_nodes(a=3, b=3), *bound("small-1", "a", "gpu-0"), *bound("small-2", "a", "gpu-1")]
     documents += [*bound("wide", "b", "gpu-0", "gpu-1"), pod_document("large", claims=["t-3"])]
     questions = questions_of(*documents)
@@ -81,7 +81,7 @@ def test_the_fewest_evictions_are_found_where_most_would_do_too() -> None:
     assert (plan.node, plan.pods, plan.least, plan.preemption) == ("b", ("default/wide",), True, False)
 
 
-def test_of_as_many_evictions_those_of_the_lowest_priority_are_taken() -> None:
+def test_among_equal_plans_the_lowest_priorities_are_evicted() -> None:
     documents = [*gpu_nodes(a=1, b=1), *bound("vip", "a", "gpu-0", priority=9), *bound("low", "b", "gpu-0", priority=3)]
     questions = questions_of(*documents, pod_document("large", claims=["t-1"], priority=10))
     plan = evictions_for(questions.scheduler, questions.state, waiting(questions))
@@ -107,7 +107,7 @@ def test_kube_scheduler_preempts_for_cpus_what_it_would_not_for_devices(
     assert (plan.pods, plan.preemption) == (("default/low",), preempts)
 
 
-def test_what_is_more_important_and_what_comes_back_by_itself_stays() -> None:
+def test_higher_priorities_and_daemon_pods_are_not_evicted() -> None:
     owner = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]
     daemon = bound("daemon", "a", "gpu-0")
     daemon[0]["metadata"]["ownerReferences"] = owner
@@ -116,7 +116,7 @@ def test_what_is_more_important_and_what_comes_back_by_itself_stays() -> None:
     assert evictions_for(questions.scheduler, questions.state, waiting(questions)) is None
 
 
-def test_a_claim_that_another_pod_uses_is_not_given_back() -> None:
+def test_a_claim_that_another_pod_uses_is_not_freed() -> None:
     documents = [*gpu_nodes(a=1), claim_document("both", on=("a", "gpu-0"), users=["p", "q"])]
     documents += [pod_document("p", claims=["both"], node="a"), pod_document("q", claims=["both"], node="a")]
     questions = questions_of(*documents, pod_document("large", claims=["t-1"]))
@@ -125,14 +125,14 @@ def test_a_claim_that_another_pod_uses_is_not_given_back() -> None:
     assert plan.pods == ("default/p", "default/q")
 
 
-def test_a_claim_that_is_reserved_for_a_pod_that_no_document_has_is_never_given_back() -> None:
+def test_a_claim_reserved_for_an_unknown_pod_is_never_freed() -> None:
     documents = [*gpu_nodes(a=1), claim_document("c", on=("a", "gpu-0"), users=["p", "unseen"])]
     documents += [pod_document("p", claims=["c"], node="a")]
     questions = questions_of(*documents, pod_document("large", claims=["t-1"]))
     assert evictions_for(questions.scheduler, questions.state, waiting(questions)) is None
 
 
-def test_one_move_makes_room_where_what_is_free_is_in_pieces() -> None:
+def test_one_move_makes_room_if_free_devices_are_scattered() -> None:
     documents = [*gpu_nodes(a=2, b=2), *bound("p", "a", "gpu-0"), *bound("q", "b", "gpu-1")]
     questions = questions_of(*documents, pod_document("large", claims=["t-2"]))
     plan = moves_for(questions.scheduler, questions.state, waiting(questions))
@@ -146,13 +146,13 @@ def test_one_move_makes_room_where_what_is_free_is_in_pieces() -> None:
     )
 
 
-def test_what_no_move_can_do_is_said_to_be_so() -> None:
+def test_a_pod_that_no_move_can_help_is_reported() -> None:
     documents = [*gpu_nodes(a=1, b=1), *bound("p", "a", "gpu-0"), *bound("q", "b", "gpu-0")]
     questions = questions_of(*documents, pod_document("large", claims=["t-1"]))
     assert moves_for(questions.scheduler, questions.state, waiting(questions)) is None
 
 
-def test_beyond_a_dozen_pods_a_plan_comes_with_its_bound() -> None:
+def test_with_many_pods_a_plan_has_a_lower_bound() -> None:
     nodes = {f"n{number}": 2 for number in range(EXACT_PODS + 2)}
     documents = gpu_nodes(**nodes)
     for name in nodes:
@@ -243,7 +243,7 @@ def _packs(room: tuple[int, ...], counts: tuple[int, ...]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_twelve_pods_move_as_seldom_as_counting_finds(seed: int) -> None:
+def test_a_plan_for_twelve_pods_has_as_few_moves_as_counting_finds(seed: int) -> None:
     dice = random.Random(seed)
     free = dict.fromkeys("abcd", 7)
     documents = gpu_nodes(**free)
@@ -265,7 +265,7 @@ def test_twelve_pods_move_as_seldom_as_counting_finds(seed: int) -> None:
     assert plan is None or plan.optimal
 
 
-def test_no_plan_has_fewer_evictions_than_there_are_ways() -> None:
+def test_a_plan_has_as_few_evictions_as_brute_force_finds() -> None:
     seen = set()
     for seed, questions in random_clusters():
         large = waiting(questions)
@@ -307,7 +307,7 @@ def daemon_set(**spec: Any) -> Document:
 
 
 def daemon(**metadata: Any) -> Document:
-    """A pod on `a` that would come back to it at once."""
+    """A pod on `a` that its DaemonSet would create there again at once."""
     pod = pod_document("d-a", "6", node="a")
     return {**pod, "metadata": {**pod["metadata"], **metadata}}
 
@@ -329,9 +329,7 @@ STATIC = {"annotations": {"kubernetes.io/config.mirror": "x"}}
     ],
     ids=["cpus", "devices", "known twice", "for one node alone", "only its pod", "static", "an ordinary pod"],
 )
-def test_pods_of_daemon_sets_are_on_added_nodes_before_others(
-    documents: list[Document], like: int, of_catalog: int
-) -> None:
+def test_added_nodes_have_their_daemon_pods_first(documents: list[Document], like: int, of_catalog: int) -> None:
     pods = [pod_document(f"w{number}", "1.5", claims=["t-1"], priority=9) for number in range(2)]
     questions = questions_of(*gpu_nodes(a=2), *bound("p", "a", "gpu-0", "gpu-1"), *documents, *pods)
     kind = NodeKind(name="bare", allocatable={"cpu": Quantity("8")})
@@ -339,7 +337,7 @@ def test_pods_of_daemon_sets_are_on_added_nodes_before_others(
     assert additions(questions, model_like("a", questions.dump), bare) == [("like-a", like, 0), ("bare", of_catalog, 0)]
 
 
-def test_a_machine_of_a_catalog_takes_what_fits_on_it() -> None:
+def test_a_node_of_a_catalog_takes_the_pods_that_fit() -> None:
     allocatable = {"cpu": Quantity("8"), "memory": Quantity("8Gi")}
     template = questions_of(*gpu_nodes(x=4), pod_document("p")).dump.slices[0].spec
     with_gpus = model_of_kind(NodeKind(name="gpu", allocatable=allocatable), [template])
@@ -349,14 +347,14 @@ def test_a_machine_of_a_catalog_takes_what_fits_on_it() -> None:
     assert additions(questions, with_gpus, without) == [("gpu", 2, 1), ("cpu", 0, 4)]
 
 
-def test_what_an_added_node_has_against_a_pod_is_written_as_on_the_node() -> None:
+def test_an_added_nodes_refusals_are_worded_like_a_nodes() -> None:
     taint = {"key": "dedicated", "value": "x", "effect": "NoSchedule"}
     questions = questions_of(node_document("a", taints=[taint]), pod_document("w"))
     (made,) = additions_for(questions, questions.state, [waiting(questions, "w")], [model_like("a", questions.dump)])
     assert made.unplaced["default/w"].endswith(" untolerated taint(s). dedicated=x:NoSchedule.")
 
 
-def test_a_machine_that_does_not_say_what_a_pod_asks_for_is_refused() -> None:
+def test_a_catalog_that_omits_a_requested_resource_is_refused() -> None:
     questions = questions_of(node_document("a", "1"), pod_document("w", "3"))
     with pytest.raises(DocumentError, match='node "bare" has no amount of cpu'):
         additions(questions, model_of_kind(NodeKind(name="bare"), []))

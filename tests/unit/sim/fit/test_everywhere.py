@@ -1,4 +1,4 @@
-"""What kube-scheduler's plug-ins say of a pod before they look at any node (1.36.4 and 1.37.1 said these sentences)."""
+"""What kube-scheduler's plug-ins say about a pod before they look at any node, in the words of 1.36.4 and 1.37.1."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ LISTED = {
         (LISTED, "request big/y: device class no does not exist"),
     ],
 )
-def test_a_class_that_is_missing_is_said_of_all_nodes(request_: Document, problem: str) -> None:
-    # Though one of the nodes has a taint, which is looked at later.
+def test_a_missing_class_is_reported_for_all_nodes(request_: Document, problem: str) -> None:
+    # Although one node has a taint, which kube-scheduler looks at later.
     assert message(claim(request_), Features()) == f"0/2 nodes are available: {problem}."
 
 
@@ -75,7 +75,7 @@ def test_lists_of_alternatives_need_their_gate() -> None:
     assert message(claim(LISTED), features) == f"0/2 nodes are available: {said}."
 
 
-def test_terms_that_contradict_each_other_are_said_before_a_missing_class() -> None:
+def test_contradictory_terms_are_reported_before_a_missing_class() -> None:
     names = [{"key": "metadata.name", "operator": "In", "values": [name]} for name in ("a", "b")]
     required = {"nodeSelectorTerms": [{"matchFields": names}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}

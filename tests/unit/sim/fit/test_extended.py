@@ -1,4 +1,4 @@
-"""Extended resources that devices stand for where a node has none of its own (KEP-5004)."""
+"""Extended resources that devices provide if a node does not have the resource itself (KEP-5004)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def answers(*documents: Document, name: str = "1.37") -> list[PodAnswer]:
 
 
 @pytest.mark.parametrize("resource", [GPU, IMPLICIT])
-def test_devices_stand_for_the_resource_on_a_node_that_has_none(resource: str) -> None:
+def test_devices_provide_the_resource_if_the_node_lacks_it(resource: str) -> None:
     cluster = [node_document("a"), slice_document("a", 3), NAMED]
     first, second = answers(*cluster, asking("p", {resource: "2"}), asking("q", {resource: "2"}))
     (outcome,) = first.placement.outcomes
@@ -62,7 +62,7 @@ def test_devices_stand_for_the_resource_on_a_node_that_has_none(resource: str) -
     assert second.choice.message == "0/1 nodes are available: 1 cannot allocate all claims."
 
 
-def test_a_node_that_has_the_resource_gives_its_own() -> None:
+def test_a_node_that_has_the_resource_uses_its_own() -> None:
     own = node_document("a")
     own["status"]["allocatable"][GPU] = "1"
     first, second = answers(own, slice_document("a", 3), NAMED, asking("p", {GPU: "1"}), asking("q", {GPU: "1"}))
@@ -70,14 +70,14 @@ def test_a_node_that_has_the_resource_gives_its_own() -> None:
     assert second.choice.message == f"0/1 nodes are available: 1 Insufficient {GPU}."
 
 
-def test_without_a_class_or_before_the_feature_the_resource_is_missing() -> None:
+def test_without_the_class_or_the_feature_the_resource_is_missing() -> None:
     cluster = [node_document("a"), slice_document("a", 3), asking("p", {GPU: "1"})]
     for documents, name in (((CLASS,), "1.37"), ((NAMED,), "1.35")):
         (answer,) = answers(*cluster, *documents, name=name)
         assert answer.choice.message == f"0/1 nodes are available: 1 Insufficient {GPU}."
 
 
-def test_what_a_bound_pod_got_for_its_resources_is_held() -> None:
+def test_devices_that_a_bound_pod_got_for_its_resources_are_held() -> None:
     bound = asking("b", {GPU: "1"}) | {"status": {"extendedResourceClaimStatus": {"resourceClaimName": "made"}}}
     bound["spec"]["nodeName"] = "a"
     results = [{"request": "container-0-request-0", "driver": "gpu.example.com", "pool": "a", "device": "gpu-0"}]
@@ -98,7 +98,7 @@ def test_what_a_bound_pod_got_for_its_resources_is_held() -> None:
     assert not without.allocations
 
 
-def test_a_claim_of_an_attempt_before_has_to_go_first() -> None:
+def test_a_claim_of_an_earlier_attempt_has_to_be_deleted_first() -> None:
     pod = asking("p", {GPU: "1"})
     pod["metadata"]["uid"] = "u"
     left = {
@@ -118,7 +118,7 @@ def test_a_claim_of_an_attempt_before_has_to_go_first() -> None:
     )
 
 
-def test_a_pod_with_claims_is_not_bound_where_the_resource_is_the_nodes_own() -> None:
+def test_a_pod_with_claims_is_not_bound_if_the_node_has_the_resource() -> None:
     own = node_document("a")
     own["status"]["allocatable"][GPU] = "1"
     pod = asking("p", {GPU: "1"})
@@ -145,7 +145,7 @@ def test_a_pod_with_claims_is_not_bound_where_the_resource_is_the_nodes_own() ->
         (asking("p", {"cpu": "1"}, {GPU: "0"}), {}),
     ],
 )
-def test_the_claim_has_a_request_for_each_container_that_stays(pod: Document, requests: dict[str, int]) -> None:
+def test_the_claim_has_a_request_for_each_long_running_container(pod: Document, requests: dict[str, int]) -> None:
     claim = special_claim(decode(SchedulingPod, pod), {GPU: "gpu"})
     listed = [(one.name, one.exactly) for one in claim.spec.devices.requests]
     assert {name: exactly.count for name, exactly in listed if exactly is not None} == requests
@@ -160,7 +160,7 @@ def classes(*made: tuple[str, Any, str]) -> list[DeviceClass]:
     ]
 
 
-def test_of_several_classes_the_newest_has_the_name_then_the_first() -> None:
+def test_the_newest_class_with_the_name_wins_and_then_the_first() -> None:
     old, new = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
     asked = {GPU: 1}
     assert classes_behind(asked, classes(("b", new, GPU), ("a", old, GPU))) == {GPU: "b"}

@@ -1,4 +1,4 @@
-"""Which claims hold what is fragmented."""
+"""Which claims hold the devices that are fragmented."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cluster() -> list[Document]:
     return [*nodes, CLASS, *pods, other, *claims, *large]
 
 
-def test_a_node_that_would_do_without_its_pods_is_listed_with_who_holds_its_devices() -> None:
+def test_a_node_that_would_suffice_if_empty_is_listed_with_holders() -> None:
     questions = questions_of(*cluster())
     (answer,) = questions.answers(questions.selected(["large"]))
     (fragment,) = fragments_of(questions.scheduler, answer.before, answer.demand, answer.placement)
@@ -39,7 +39,7 @@ def test_a_node_that_would_do_without_its_pods_is_listed_with_who_holds_its_devi
     ]
 
 
-def test_programs_get_them_with_the_moves() -> None:
+def test_json_has_the_fragments_with_the_moves() -> None:
     questions = questions_of(*cluster())
     answers = list(questions.answers(questions.selected(["large"])))
     document = changes_document(Changes.of(questions, answers, [], how_many=False, evict=False, move=True))

@@ -1,4 +1,4 @@
-"""Devices that stand for resources of their node (KEP-5517)."""
+"""Devices that represent resources of their node (KEP-5517)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ON = "DRANodeAllocatableResources=true"
 
 
 def cpus(**resources: Any) -> list[Document]:
-    """A node of 8 CPUs with two devices that stand for something of it."""
+    """A node with 8 CPUs and two devices that represent some of them."""
     devices = [{"name": f"gpu-{number}", "nodeAllocatableResources": resources} for number in range(2)]
     return [node_document("a", "8"), slice_document("a", devices), CLASS, template_document("t-one")]
 
@@ -38,7 +38,7 @@ def answers(*documents: Document, gates: str = ON) -> list[PodAnswer]:
 FOUR = {"cpu": {"mapping": {"deviceMultiplier": "4"}}}
 
 
-def test_a_device_takes_the_cpus_that_it_stands_for() -> None:
+def test_a_device_takes_the_cpus_that_it_represents() -> None:
     pods = [pod_document("p", "1", claims=["t-one"]), pod_document("q", "1", claims=["t-one"])]
     first, second = answers(*cpus(**FOUR), *pods)
     assert first.placement.node == "a"
@@ -47,20 +47,20 @@ def test_a_device_takes_the_cpus_that_it_stands_for() -> None:
     assert [each.placement.node for each in answers(*cpus(**FOUR), *pods, gates="")] == ["a", "a"]
 
 
-def test_what_a_device_needs_besides_counts_for_each_container_that_uses_it() -> None:
+def test_a_devices_overhead_counts_for_each_container() -> None:
     pod = pod_document("p", "1", claims=["t-one"])
     overhead = {"cpu": {"overhead": {"perPod": "2", "perContainer": "3"}}}
     container = pod["spec"]["containers"][0]
     container["resources"]["claims"] = [{"name": "t-one"}]
     pod["spec"]["containers"] = [container, {**container, "name": "d"}]
     (answer,) = answers(*cpus(**overhead), pod)
-    # 2 containers ask 1 each; 2 for the pod and 3 for each container: 10 of 8.
+    # Two containers ask for 1 each, plus 2 for the pod and 3 for each container: 10 of 8.
     assert answer.placement.node is None
     (shortage,) = answer.placement.refusals["a"].shortages
     assert (shortage.requested, shortage.free) == (10_000, 8_000)
 
 
-def test_a_claim_that_stands_for_cpus_is_for_one_pod() -> None:
+def test_a_claim_that_represents_cpus_is_for_one_pod() -> None:
     held = claim_document("c", on=("a", "gpu-0"), users=["q"])
     documents = [*cpus(**FOUR), held, pod_document("q", claims=["c"], node="a")]
     (answer,) = answers(*documents, pod_document("p", claims=["c"]))
@@ -71,7 +71,7 @@ def test_a_claim_that_stands_for_cpus_is_for_one_pod() -> None:
     assert answer.placement.node == "a"
 
 
-def test_what_bound_pods_have_by_their_devices_is_taken() -> None:
+def test_cpus_that_bound_pods_have_through_devices_are_taken() -> None:
     bound = pod_document("b", "1", node="a")
     mapping = [{"name": "cpu", "quantity": "6"}]
     bound["status"] = {"nodeAllocatableResourceClaimStatuses": [{"resourceClaimName": "c", "mapping": mapping}]}
@@ -82,7 +82,7 @@ def test_what_bound_pods_have_by_their_devices_is_taken() -> None:
     assert answer.placement.node == "a"
 
 
-def test_what_is_asked_for_the_whole_pod_has_to_cover_its_devices() -> None:
+def test_pod_level_requests_have_to_cover_the_devices() -> None:
     pod = pod_document("p", "1", claims=["t-one"], resources={"requests": {"cpu": "3"}})
     (answer,) = answers(*cpus(**FOUR), pod)
     assert "pod level request for cpu is insufficient to cover" in answer.choice.message
@@ -91,14 +91,14 @@ def test_what_is_asked_for_the_whole_pod_has_to_cover_its_devices() -> None:
     assert answer.placement.node == "a"
 
 
-def test_the_gate_is_refused_where_the_api_was_another() -> None:
+def test_the_gate_is_refused_in_releases_with_another_api() -> None:
     features = Features.parse(ON, release("1.36"))
     questions = questions_of(node_document("a"), pod_document("p"), features=features)
     with pytest.raises(UsageError, match=r"can be simulated from 1.37"):
         list(questions.answers(questions.selected(())))
 
 
-def test_a_claim_of_which_only_a_part_is_on_a_node_ends_the_attempt_as_in_kube_scheduler() -> None:
+def test_a_claim_that_is_partly_on_a_node_ends_the_attempt() -> None:
     everywhere = slice_document("far", [{"name": "gpu-0", "nodeAllocatableResources": FOUR}])
     everywhere["spec"] = {**everywhere["spec"], "allNodes": True}
     del everywhere["spec"]["nodeName"]
@@ -110,7 +110,7 @@ def test_a_claim_of_which_only_a_part_is_on_a_node_ends_the_attempt_as_in_kube_s
     assert "device gpu-0 not found in pool a" in answer.placement.problem
 
 
-def test_a_device_that_its_pool_has_for_another_node_is_not_on_this_one() -> None:
+def test_a_device_of_another_node_in_the_pool_is_not_on_this_node() -> None:
     # kube-scheduler 1.37.1: devices of a pool with perDeviceNodeSelection.
     devices: list[Document] = [
         {"name": "gpu-0", "allNodes": True, "nodeAllocatableResources": FOUR},

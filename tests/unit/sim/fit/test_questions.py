@@ -1,4 +1,4 @@
-"""Does a pod fit, where, and why not."""
+"""Whether a pod fits, where, and why not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lines(answer: PodAnswer) -> list[str]:
     return [group_line(group) for group in answer.choice.groups]
 
 
-def test_nodes_that_refuse_alike_are_one_line_with_the_nearest() -> None:
+def test_nodes_with_the_same_refusal_share_a_line_with_the_nearest_miss() -> None:
     taint = {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}
     nodes = [node_document("a", "4"), node_document("b", "6"), node_document("c", "64", taints=[taint])]
     (answer,) = answers(*nodes, pod_document("big", "7"))
@@ -42,7 +42,7 @@ def test_nodes_that_refuse_alike_are_one_line_with_the_nearest() -> None:
     ]
 
 
-def test_what_devices_lack_is_said_of_the_nodes_that_lack_it() -> None:
+def test_missing_devices_are_reported_with_their_nodes() -> None:
     documents = [node_document("a"), node_document("b"), slice_document("a"), slice_document("b"), CLASS]
     (answer,) = answers(*documents, template_document("t-two", 2), pod_document("p", claims=["t-two"]))
     assert answer.choice.message == "0/2 nodes are available: 2 cannot allocate all claims."
@@ -50,12 +50,12 @@ def test_what_devices_lack_is_said_of_the_nodes_that_lack_it() -> None:
     assert "wants 2 devices" in lines(answer)[0] or "2 devices" in lines(answer)[0]
 
 
-def test_each_pod_meets_what_those_before_it_have_left() -> None:
+def test_each_pod_gets_what_earlier_pods_have_left() -> None:
     first, second = answers(node_document("a", "4"), pod_document("p", "3"), pod_document("q", "3"))
     assert (first.placement.node, second.placement.node) == ("a", None)
 
 
-def test_what_bound_pods_ask_is_taken_and_what_ended_is_not() -> None:
+def test_requests_of_bound_pods_count_and_those_of_ended_pods_do_not() -> None:
     bound = pod_document("b", "3", node="a")
     ended = {**pod_document("e", "3", node="a"), "status": {"phase": "Succeeded"}}
     (answer,) = answers(node_document("a", "4"), bound, ended, pod_document("p", "2"))
@@ -74,7 +74,7 @@ def test_the_higher_priority_comes_first_and_the_older_before_the_younger() -> N
     assert order == ["default/vip", "default/old", "default/new"]
 
 
-def test_nodes_with_one_score_are_a_lottery_of_which_the_first_is_taken() -> None:
+def test_of_nodes_with_equal_scores_the_first_is_taken() -> None:
     (answer,) = answers(node_document("a"), node_document("b"), pod_document("p", "1"))
     assert answer.placement.node == "a"
     assert answer.placement.tied == ("a", "b")
@@ -90,7 +90,7 @@ def test_a_pod_goes_where_its_claim_is() -> None:
     ]
 
 
-def test_the_claim_that_the_cluster_made_of_a_template_is_the_one_that_counts() -> None:
+def test_a_claim_generated_from_a_template_is_counted_once() -> None:
     made = claim_document("p-x7", on=("a", "gpu-0"), users=["bound"])
     bound = pod_document("bound", claims=["t-one"], node="a")
     bound["status"] = {"resourceClaimStatuses": [{"name": "t-one", "resourceClaimName": "p-x7"}]}
@@ -118,13 +118,13 @@ def test_a_pod_that_names_its_node_gets_no_claims_and_a_note_says_so() -> None:
         ),
     ],
 )
-def test_what_keeps_the_scheduler_from_looking_is_said(spec: Document, problem: str) -> None:
+def test_what_keeps_the_scheduler_from_trying_is_reported(spec: Document, problem: str) -> None:
     (answer,) = answers(node_document("a"), pod_document("p", **spec))
     assert answer.placement.node is None
     assert problem in answer.placement.problem
 
 
-def test_volumes_and_other_schedulers_are_named_as_not_seen() -> None:
+def test_volumes_and_other_schedulers_are_named_as_not_simulated() -> None:
     spec: Document = {
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "d"}}],
         "schedulerName": "mine",
@@ -139,7 +139,7 @@ def test_volumes_and_other_schedulers_are_named_as_not_seen() -> None:
 @pytest.mark.parametrize(
     "source", ["gcePersistentDisk", "awsElasticBlockStore", "azureDisk", "cinder", "csi", "iscsi", "rbd", "ephemeral"]
 )
-def test_every_volume_that_kube_scheduler_looks_at_is_named_as_not_seen(source: str) -> None:
+def test_every_volume_that_kube_scheduler_checks_is_named(source: str) -> None:
     harmless = [{"name": "a", "emptyDir": {}}, {"name": "b", "configMap": {"name": "c"}}]
     (answer,) = answers(node_document("a"), pod_document("p", volumes=[{"name": "data", source: {}}, *harmless]))
     assert answer.notes == ("its volumes may rule out nodes, but are not checked: data",)
@@ -189,7 +189,7 @@ def test_that_kube_scheduler_preempts_no_pods_for_their_devices_is_said() -> Non
     )
 
 
-def test_what_is_odd_about_an_allocation_is_said_of_its_pod() -> None:
+def test_notes_on_an_allocation_are_shown_with_its_pod() -> None:
     slices = slice_document(
         "a", [{"name": "far", "bindingConditions": ["attached"], "bindingFailureConditions": ["lost"]}]
     )
@@ -218,7 +218,7 @@ def test_images_that_some_nodes_have_are_named_as_not_scored(image: str, *, note
     )
 
 
-def test_what_a_runtime_class_would_add_to_a_pod_of_a_file_is_named_as_not_seen() -> None:
+def test_the_overhead_of_a_runtime_class_is_named_as_not_simulated() -> None:
     pod = pod_document("p", runtimeClassName="kata")
     (answer,) = answers(node_document("a"), pod)
     assert any("RuntimeClass kata is not read" in note and "kata" in note for note in answer.notes)
@@ -253,7 +253,7 @@ def test_a_pod_that_names_no_claim_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("gates", "full"), [("GenericWorkload=true,DRAWorkloadResourceClaims=true", False), ("", True)]
 )
-def test_the_pods_of_a_group_count_as_one_of_the_256_that_may_share_its_claim(gates: str, *, full: bool) -> None:
+def test_a_pod_group_counts_as_one_consumer_of_its_claim(gates: str, *, full: bool) -> None:
     entry = {"name": "c", "resourceClaimName": "c"}
     group = {
         "apiVersion": "scheduling.k8s.io/v1beta1",

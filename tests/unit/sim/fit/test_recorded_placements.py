@@ -1,4 +1,4 @@
-"""What real kube-schedulers did with random pods, recorded by tests/interop, is what the simulator says."""
+"""The simulator places random pods as real kube-schedulers did, recorded by tests/interop."""
 
 from __future__ import annotations
 
