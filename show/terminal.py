@@ -51,7 +51,8 @@ class PlainTable:
         """Add a row; missing cells are empty."""
         from rich.text import Text
 
-        row = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
+        # Characters that are printed as escapes are wider than they are, so they are replaced before the layout.
+        row = [Text("\n".join(map(printable, cell.split("\n")))) if isinstance(cell, str) else cell for cell in cells]
         self._rows.append([*row, *(Text() for _ in self._names[len(row) :])])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -88,8 +89,10 @@ def columns(*names: str) -> PlainTable:
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
     """Return the widths of columns in the available room; each is at least as wide as its longest word."""
-    least = [max(len(piece) for text in texts for piece in _pieces(text)) for texts in columns]
-    most = [max(len(line) for text in texts for line in text.split("\n")) for texts in columns]
+    from rich.cells import cell_len
+
+    least = [max(cell_len(piece) for text in texts for piece in _pieces(text)) for texts in columns]
+    most = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in columns]
     spare = max(0, room - sum(least))
     widths = list(least)
     by_need = sorted(range(len(columns)), key=lambda column: most[column] - least[column])

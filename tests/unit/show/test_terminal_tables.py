@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from dranode.api.errors import printable
 from dranode.show.output import console
 from dranode.show.terminal import columns, hanging, show_rows
 
@@ -68,12 +69,16 @@ def test_names_and_numbers_are_never_broken_on_any_screen(width: int) -> None:
     assert [words.count(word.strip(",")) for word in SENTENCE.split()] >= [2] * len(SENTENCE.split())
 
 
-def test_a_pipe_gets_a_table_whatever_its_width(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["n" * 60, "m" * 60, "o" * 60]
+@pytest.mark.parametrize(
+    "names",
+    [["n" * 60, "m" * 60, "o" * 60], ["\u914d\u7f6e.yaml", "b", "c"], ["\U0001f469\u200d\U0001f467.yaml", "b", "c"]],
+)
+def test_a_pipe_gets_a_table_with_whole_names(capsys: pytest.CaptureFixture[str], names: list[str]) -> None:
     table = columns("first", "second", "third")
     table.add_row(*names)
     console().print(table)
-    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["first", "second", "third"], names]
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert shown == [["first", "second", "third"], [*map(printable, names)]]
 
 
 def test_a_row_may_lack_cells() -> None:
