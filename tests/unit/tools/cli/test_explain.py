@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,8 @@ from dranode.driver.claims.answers import BY_OPTION, NOT_ENFORCED, NotEnforced, 
 from dranode.driver.kube.errors import ApiError
 from dranode.tools.cli.explain import command
 from dranode.tools.diagnosis.steps import StopCause
-from tests.fakes.apiserver import ApiServer, Fault
-from tests.fakes.pods import CPU, FAILED_PREPARE, GPU, PodCluster, cpus, explained, request, result, running, waiting
-
-
-@pytest.fixture
-def cluster() -> Iterator[PodCluster]:
-    with ApiServer() as api:
-        yield PodCluster(api)
-
-
-@pytest.fixture
-def explain(cluster: PodCluster, tmp_path: Path) -> Callable[..., Any]:
-    return partial(explained, cluster, tmp_path)
+from tests.fakes.apiserver import Fault
+from tests.fakes.pods import CPU, FAILED_PREPARE, GPU, PodCluster, cpus, request, result, running, waiting
 
 
 def steps(page: Any, trace: int = 0) -> list[tuple[str, str]]:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from dranode.tools.diagnosis.steps import StopCause
-from tests.fakes.pods import CPU, FAILED_PREPARE, GPU, PodCluster, cpus, explained, request, result, running, waiting
+from tests.fakes.pods import CPU, FAILED_PREPARE, GPU, PodCluster, cpus, request, result, running, waiting
 
 NO_CPUS = (
     "0/3 nodes are available: 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, 2 cannot "
 )
 NO_CPUS += "allocate all claims. still not schedulable, preemption: 0/3 nodes are available."
-
-
-@pytest.fixture
-def explain(cluster: PodCluster, tmp_path: Path) -> Callable[..., tuple[int, Any]]:
-    return partial(explained, cluster, tmp_path)
 
 
 def allocated(cluster: PodCluster, name: str = "app-cpus-x7k2p", pod: str = "app", **more: Any) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from dranode.api.errors import DocumentError, UsageError
 from dranode.driver.kube.errors import ApiError
 from dranode.tools.diagnosis.steps import StopCause
 from tests.fakes.apiserver import ApiServer, Fault
-from tests.fakes.pods import CPU, GPU, PodCluster, cpus, explained, request, result
+from tests.fakes.pods import CPU, GPU, PodCluster, cpus, request, result
 
 KINDS = ("nodes", "pods", "resourceslices", "deviceclasses", "resourceclaims", "resourceclaimtemplates")
 
@@ -28,11 +27,6 @@ def cluster() -> Iterator[PodCluster]:
         for node in ("worker-1", "worker-2", "control-plane"):
             api.objects.edit("nodes", node, lambda one: one["status"].update(allocatable=room))
         yield cluster
-
-
-@pytest.fixture
-def explain(cluster: PodCluster, tmp_path: Path) -> Callable[..., tuple[int, Any]]:
-    return partial(explained, cluster, tmp_path)
 
 
 def wanting(cluster: PodCluster, **requests: str) -> None:
