@@ -62,6 +62,11 @@ def test_the_queues_of_a_nic_interrupt_the_cpus_of_its_node() -> None:
 @pytest.mark.parametrize(
     ("description", "sentence"),
     [
+        ("memory=0", "memory=0 in the description .* an amount from 1Mi to 99999Gi"),
+        ("memory=64GB", "memory=64GB in the description .* an amount from 1Mi to 99999Gi"),
+        ("hugepages2m=-1", "whole number from 0 to"),
+        ("memory=4Gi,hugepages-1Gi=5", "has 6Gi of huge pages on each NUMA node, more than its 4Gi of memory"),
+        ("memory=1,hugepages1g=1,hugepages2m=1", "has 1026Mi of huge pages on each NUMA node, more than its 1Gi"),
         ("gpus=65", "gpus=65 in the description .* must be a whole number from 0 to 64"),
         ("gpus=2:acme", "gpus=2:acme .* one of the vendors nvidia, amd, intel, such as 4:nvidia"),
         ("vfs=8", "vfs=8 in the description .* must be a whole number from 0 to 7"),
@@ -70,7 +75,7 @@ def test_the_queues_of_a_nic_interrupt_the_cpus_of_its_node() -> None:
         ("nic=2", 'unknown key "nic"; the keys are sockets, .*nics, interrupts'),
     ],
 )
-def test_devices_that_cannot_be_are_refused(description: str, sentence: str) -> None:
+def test_memory_and_devices_that_cannot_be_are_refused(description: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         open_machine(description)
 
