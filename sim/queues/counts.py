@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
+from msgspec.structs import replace
+
 from dranode.api.resource import (
     Device,
     DeviceClass,
@@ -183,7 +185,9 @@ def _matches(selectors: tuple[Selector, ...], driver: str, device: Device) -> bo
 
 def _containers(spec: SchedulingPodSpec) -> RequestCounts:
     """Return what the containers of a pod request together."""
-    # The pod of a Job does not exist yet, so Kueue applies the API server's defaults itself.
-    pod = with_default_amounts(SchedulingPod(spec=spec))
+    # The pod of a Job does not exist yet, so Kueue applies the API server's defaults itself, except that a limit of the
+    # whole pod goes before the requests of its containers (UseLimitsAsMissingRequestsInPod of Kueue 0.19).
+    whole = replace(spec.resources, requests={**spec.resources.limits, **spec.resources.requests})
+    pod = with_default_amounts(SchedulingPod(spec=replace(spec, resources=whole)))
     requests = pod_requests(pod, Counting(NEWEST_STABLE.number[0]))
     return {name: ceil(value * 1000 if name == CPU else value) for name, value in requests.items()}

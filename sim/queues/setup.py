@@ -321,6 +321,8 @@ def _of(source: SourceDocument) -> Iterator[str]:
             yield f"featureGates.{name} is not simulated: its default applies"
     elif group == API_GROUP and source.kind in _SPECS:
         yield from _fields(source)
+    elif source.kind in ("LimitRange", "RuntimeClass"):
+        yield "it is not considered: the pods of Jobs count what is written"
     elif _labels(source).get(QUEUE_LABEL) and (source.document.get("apiVersion"), source.kind) != JOB:
         yield f"it has the label {QUEUE_LABEL}, but only admission of Jobs and Workloads is simulated"
 

@@ -91,6 +91,10 @@ PODS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
         {"containers": [_asks(cpu=1, memory=7)], "resources": {"requests": {"cpu": 4}}},
         {"cpu": 4000, "memory": 7},
     ),
+    "the limit of the whole pod goes before its containers (kubernetes-sigs/kueue#15702)": (
+        {"containers": [_asks(cpu=1, memory=7)], "resources": {"limits": {"cpu": 4}}},
+        {"cpu": 4000, "memory": 7},
+    ),
     "overhead comes on top": ({"containers": [_asks(cpu=1)], "overhead": {"cpu": "250m"}}, {"cpu": 1250}),
 }
 

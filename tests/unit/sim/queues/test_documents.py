@@ -135,7 +135,8 @@ def test_what_is_not_simulated_is_said_for_the_object_that_has_it() -> None:
         "kind": "Configuration",
         "waitForPodsReady": {"enable": True},
     }
-    done = run(nodes, queue, local_queue("door", "q"), made, check, deployment, settings)
+    limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "l"}, "spec": {"limits": []}}
+    done = run(nodes, queue, local_queue("door", "q"), made, check, deployment, settings, limits)
     said = [note.removeprefix("queues.yaml, document ") for note in done.notes]
     assert [each.partition(": ")[0] for each in said] == [
         "1 (ResourceFlavor f)",
@@ -145,6 +146,7 @@ def test_what_is_not_simulated_is_said_for_the_object_that_has_it() -> None:
         "5 (AdmissionCheck prov)",
         "6 (Deployment d)",
         "7 (Configuration)",
+        "8 (LimitRange l)",
     ]
     for each, what in zip(
         said,
@@ -156,6 +158,7 @@ def test_what_is_not_simulated_is_said_for_the_object_that_has_it() -> None:
             "objects of this kind are not simulated",
             "it has the label kueue.x-k8s.io/queue-name, but only admission of Jobs and Workloads is simulated",
             "waitForPodsReady is not simulated",
+            "it is not considered: the pods of Jobs count what is written",
         ],
         strict=True,
     ):
