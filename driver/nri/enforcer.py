@@ -50,7 +50,7 @@ class Enforcer:
     """Answers the runtime's requests. Each method has to return in much less than 2 s, the time that a runtime waits.
 
     Attributes:
-        node: gives the snapshot of claims, and reads the ledger or asks kubelet when a decision needs that.
+        source: gives the snapshot of claims, and reads the ledger or asks kubelet when a decision needs that.
         root: where cgroups are read.
         clock: returns seconds, monotonic.
         notify: reports to people that containers were not on the right CPUs.
@@ -62,20 +62,20 @@ class Enforcer:
 
     def __init__(
         self,
-        node: ClaimSource,
+        source: ClaimSource,
         root: Root,
         *,
         clock: Callable[[], float] = time.monotonic,
         notify: Notify = notify_none,
         own_pod: str = "",
         instance: Instance = ALONE,
+        starts: Starts = lambda _claims: None,
     ) -> None:
-        self.node, self.root, self.clock, self.notify = node, root, clock, notify
-        self.own_pod, self.instance = own_pod, instance
-        self.starts: Starts = lambda _claims: None
+        self.source, self.root, self.clock, self.notify = source, root, clock, notify
+        self.own_pod, self.instance, self.starts = own_pod, instance, starts
         self._state = RuntimeState(clock)
         self._sightings = Sightings(root)
-        self._inquiry = Inquiry(node, self._sightings)
+        self._inquiry = Inquiry(source, self._sightings)
         self._verifier = Verifier(root, notify)
         self._gate = StartGate(root, clock)
         self.unsolicited = Unsolicited(self._state, self._inquiry, instance)
@@ -130,18 +130,18 @@ class Enforcer:
             # The runtime applies the container's own update last, perhaps only after its next call. So the next call
             # does not prove that this update was applied (`RuntimeState.called`).
             self._state.resized = container.id
-            allowed = enforcement.update(containers, self.node.snapshot(), container, requested, quota)
+            allowed = enforcement.update(containers, self.source.snapshot(), container, requested, quota)
             return self._updates_to_send(self._state.note(allowed))
 
     def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
         """Answer StopContainer: the updates of others after a container has stopped."""
         with self._answering(allowed=self.instance.adjusts(f"stop {container.id}")):
-            allowed = enforcement.stop(self._state.mended(), self.node.snapshot(), container)
+            allowed = enforcement.stop(self._state.mended(), self.source.snapshot(), container)
             return self._updates_to_send(self._state.note(allowed))
 
     def _add_unreported(self, container: Container) -> None:
         """Add a container that was never reported, because it was created while only the other instance was asked."""
-        snapshot, evidence = self.node.snapshot(), Evidence()
+        snapshot, evidence = self.source.snapshot(), Evidence()
         while isinstance(decision := enforcement.add_existing(snapshot, container, evidence), Ask):
             snapshot, evidence = self._inquiry.answer(decision, snapshot, evidence, self._state.containers)
         self._state.note(decision)
@@ -152,7 +152,7 @@ class Enforcer:
         # A container that is not started has a cgroup whose limits may not be set yet.
         running = ((container, effective_of(container)) for container in listed if container.started)
         effective = limits_in_time(Cgroups(self.root), running, self.clock)
-        snapshot, evidence = self.node.snapshot(), Evidence()
+        snapshot, evidence = self.source.snapshot(), Evidence()
         while isinstance(allowed := enforcement.synchronize(snapshot, listed, evidence, drifts, effective), Ask):
             snapshot, evidence = self._inquiry.answer(allowed, snapshot, evidence, self._state.containers)
         self.unsolicited.synchronized()
@@ -168,7 +168,7 @@ class Enforcer:
         if self._state.silent:
             unpinned = ()
         else:
-            self._verifier.note_drifts(allowed.drifts, self._state.containers, self.node.snapshot())
+            self._verifier.note_drifts(allowed.drifts, self._state.containers, self.source.snapshot())
         if unpinned:
             status = self._state.status
             self._state.status = replace(status, unpinned=status.unpinned + len(unpinned))
@@ -176,7 +176,7 @@ class Enforcer:
             log.warning("pod=%s: %s", ",".join(pods), _unpinned(unpinned))
         updates = self._state.note(allowed)
         for container in unpinned:
-            claims = claims_of(container, self._state.containers, self.node.snapshot())
+            claims = claims_of(container, self._state.containers, self.source.snapshot())
             if claims:
                 self.notify(Unpinned(container.pod, claims, _unpinned((container,))))
         return updates
@@ -186,7 +186,7 @@ class Enforcer:
         if self._gate.drifts:
             # These containers were found on wrong CPUs. They get theirs again, even if an update was sent since.
             containers.apply(drifted(containers, self._gate.drifts))
-        snapshot, evidence = self.node.snapshot(), Evidence()
+        snapshot, evidence = self.source.snapshot(), Evidence()
         while isinstance(decision := enforcement.create(containers, snapshot, container, evidence), Ask):
             snapshot, evidence = self._inquiry.answer(decision, snapshot, evidence, containers, running=False)
         if isinstance(decision, CreationRefused):
@@ -209,7 +209,7 @@ class Enforcer:
         pinned = containers.get(container.id)
         # During a rolling update, the instance that answers also decides about starts.
         if pinned is not None and self.instance.speaks:
-            overlapping = self._gate.in_the_way(containers, self.node.snapshot(), pinned)
+            overlapping = self._gate.in_the_way(containers, self.source.snapshot(), pinned)
             if overlapping:
                 containers.apply(drifted(containers, self._gate.drifts))
                 raise self._refused(start_refusal(container, overlapping))
@@ -221,7 +221,7 @@ class Enforcer:
         """Record that a container runs; return whether its CPUs may differ from those it was given."""
         self._state.called()
         containers = self._state.containers
-        containers.apply(enforcement.start(containers, self.node.snapshot(), container))
+        containers.apply(enforcement.start(containers, self.source.snapshot(), container))
         pinned = containers.get(container.id)
         if pinned is not None:
             self._sightings.report_unseen(self._users(pinned))
@@ -249,7 +249,7 @@ class Enforcer:
             All drifts, including those that repairs could not correct.
         """
         # The corrections go into the next answer, or into an unsolicited update if the runtime accepts these.
-        drifts = self._verifier.check(lambda: self._state.containers, self.node.snapshot(), self._state.moving())
+        drifts = self._verifier.check(lambda: self._state.containers, self.source.snapshot(), self._state.moving())
         self._state.drifts = self._verifier.worth
         return drifts
 

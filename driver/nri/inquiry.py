@@ -102,11 +102,11 @@ class Inquiry(msgspec.Struct, frozen=True):
     """Asks what a decision needs to know.
 
     Attributes:
-        node: knows the records and can ask kubelet.
+        source: knows the records and can ask kubelet.
         sightings: knows which containers have ended.
     """
 
-    node: ClaimSource
+    source: ClaimSource
     sightings: Sightings
 
     def answer(
@@ -122,10 +122,10 @@ class Inquiry(msgspec.Struct, frozen=True):
         """
         match question:
             case AskLedger():
-                snapshot = self.read_again() if running else self.node.reread()
+                snapshot = self.read_again() if running else self.source.reread()
                 return snapshot, replace(evidence, reread=True)
             case AskKubelet():
-                answer = self.node.pod_claims(question.pods)
+                answer = self.source.pod_claims(question.pods)
                 # A pod without an answer is entered as None, so that it is not asked about again.
                 answers = {pod.uid: None if answer is None else answer.get(pod.uid) for pod in question.pods}
                 return snapshot, replace(evidence, pods={**evidence.pods, **answers})
@@ -136,16 +136,16 @@ class Inquiry(msgspec.Struct, frozen=True):
     def read_again(self) -> PinSnapshot:
         """Read the ledger again and return the snapshot; if the ledger cannot be read, return the last one."""
         try:
-            return self.node.reread()
+            return self.source.reread()
         except UnreadError:
-            return self.node.snapshot()
+            return self.source.snapshot()
         except LedgerError as error:
             log.warning("containers are compared with what was last known of claims: %s", error)
-            return self.node.snapshot()
+            return self.source.snapshot()
 
     def catch_up(self, state: RuntimeState) -> None:
         """Read from the kernel which CPUs containers have, if the other instance may have moved some."""
-        snapshot = self.node.snapshot()
+        snapshot = self.source.snapshot()
         # While records cannot be read, containers are not moved, so their CPUs do not matter yet.
         if state.silent or not state.elsewhere or snapshot.unread is not None:
             return

@@ -196,4 +196,4 @@ class Unsolicited(msgspec.Struct):
         self.state.note(decision)
 
     def _snapshot(self) -> PinSnapshot:
-        return self.inquiry.node.snapshot()
+        return self.inquiry.source.snapshot()

@@ -86,9 +86,13 @@ class Enforcement:
         self._others_move = threading.Event()
         self._silence: str | None = None
         self.enforcer = Enforcer(
-            self, access.root, notify=self.first.notify, own_pod=access.own_pod, instance=self.first.instance
+            self,
+            access.root,
+            notify=self.first.notify,
+            own_pod=access.own_pod,
+            instance=self.first.instance,
+            starts=self._starts,
         )
-        self.enforcer.starts = self._starts
         self.client = NRIClient(
             access.nri_socket, self.enforcer, name=self.first.name, fatal=fatal, answered=self._answered
         )
