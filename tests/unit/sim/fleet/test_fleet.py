@@ -91,7 +91,7 @@ def cpus(count: int) -> dict[str, Any]:
 ANY_GPU = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
 
 
-def test_the_node_with_the_better_alternative_wins_and_scores_are_a_part_of_the_greatest() -> None:
+def test_the_node_with_the_best_alternative_has_the_highest_score() -> None:
     published = (*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL]), *slices("c", gpu=[BIG, SMALL]))
     claims = [claim_document(name, gpu("big", "small")) for name in ("x", "y")]
     first, second = placed_on(ImaginedFleet(nodes("a", "b", "c"), published), claims, scores=True).results
@@ -105,7 +105,7 @@ def test_the_node_with_the_better_alternative_wins_and_scores_are_a_part_of_the_
     assert [(score.node, score.score) for score in second.scores] == [("a", 100), ("b", 100), ("c", 100)]
 
 
-def test_a_pod_without_a_prioritized_list_scores_nothing_anywhere() -> None:
+def test_a_pod_without_a_prioritized_list_has_no_scores() -> None:
     fleet = ImaginedFleet(nodes("a", "b"), (*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL])))
     (result,) = placed_on(fleet, [claim_document("x", ANY_GPU)], scores=True).results
     assert [(score.raw, score.score) for score in result.scores] == [(0, 0), (0, 0)]
@@ -118,7 +118,7 @@ def test_the_scores_of_several_lists_add_up() -> None:
     assert [score.raw for score in result.scores] == [8 + 7]
 
 
-def test_a_device_for_all_nodes_is_given_away_once() -> None:
+def test_a_device_for_all_nodes_is_allocated_once() -> None:
     shared = decode(
         ResourceSlice,
         {
@@ -136,7 +136,7 @@ def test_a_device_for_all_nodes_is_given_away_once() -> None:
     assert [result.node for result in results] == ["a", None]
 
 
-def test_what_fits_nowhere_is_explained_for_each_group_of_nodes() -> None:
+def test_a_claim_that_fits_nowhere_is_explained_by_group_of_nodes() -> None:
     published = (*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL]), *slices("c", cpu=[CPU]))
     report = placed_on(ImaginedFleet(nodes("a", "b", "c"), published), [claim_document("x", cpus(20))])
     (result,) = report.results
@@ -148,7 +148,7 @@ def test_what_fits_nowhere_is_explained_for_each_group_of_nodes() -> None:
     ]
 
 
-def test_a_share_that_was_allocated_holds_all_of_its_device_in_a_release_that_shares_none() -> None:
+def test_a_share_holds_its_whole_device_in_a_release_without_sharing() -> None:
     result = {"request": "cpu", "driver": "cpu", "pool": "a", "device": "cpu", "shareID": "s"}
     held = claim_document("held", cpus(4))
     held.document["status"] = {
@@ -173,7 +173,7 @@ def servers(**more: Any) -> ImaginedFleet:
 SMALL_NODE = {"allocatable": {"cpu": Quantity("4"), "memory": Quantity("8Gi")}}
 
 
-def test_a_pod_goes_to_no_node_that_has_too_little_cpu_for_it_whatever_devices_are_there() -> None:
+def test_a_pod_avoids_nodes_with_too_little_cpu_whatever_their_devices() -> None:
     large = pod_document("large", "x", containers=asking(cpu="6"))
     report = placed_on(servers(**SMALL_NODE), [claim_document("x", gpu("big")), large])
     (result,) = report.results
@@ -185,7 +185,7 @@ def test_a_pod_goes_to_no_node_that_has_too_little_cpu_for_it_whatever_devices_a
     )
 
 
-def test_pods_that_ask_for_no_device_are_placed_and_take_their_part_of_the_node() -> None:
+def test_pods_without_devices_are_placed_and_use_the_node_too() -> None:
     plain = [pod_document(f"plain{number}", containers=asking(cpu="3")) for number in range(2)]
     last = pod_document("last", "x", containers=asking(cpu="3"))
     report = placed_on(servers(**SMALL_NODE), [*plain, claim_document("x", gpu("big")), last])
@@ -203,7 +203,7 @@ def test_a_node_takes_110_pods_unless_its_entry_says_otherwise() -> None:
     assert "Too many pods" in report.results[-1].error
 
 
-def test_a_node_that_does_not_say_how_much_cpu_it_has_counts_as_having_enough_and_a_note_says_so() -> None:
+def test_a_node_of_unknown_cpu_counts_as_large_enough_and_a_note_says_so() -> None:
     report = placed_on(servers(), [pod_document("p", containers=asking(cpu="64", memory="1Gi"))])
     assert [result.node for result in report.results] == ["a"]
     assert [note.partition(",")[0] for note in report.notes] == [
@@ -221,7 +221,7 @@ def test_a_note_names_the_driver_of_a_class_whose_devices_no_node_has() -> None:
     assert note.startswith("no node has devices of cpu;")
 
 
-def test_a_claim_without_a_pod_and_a_pod_of_its_name_both_have_a_place() -> None:
+def test_a_claim_and_a_pod_of_the_same_name_are_both_placed() -> None:
     claims = [claim_document("x", gpu("big")), claim_document("y", gpu("big"))]
     report = placed_on(servers(), [*claims, pod_document("x", "y")])
     places = [(outcome.claim.metadata.name, outcome.node) for result in report.results for outcome in result.outcomes]
@@ -300,14 +300,14 @@ spec: {driver: gpu, nodeName: old, pool: {name: extra, generation: 1, resourceSl
         ("", "has no nodes; list them under nodes:"),
     ],
 )
-def test_a_nodes_file_of_another_form_is_refused_at_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_a_malformed_nodes_file_is_refused_with_the_path(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DocumentError) as caught:
         read_nodes(written(tmp_path, text))
     assert message in str(caught.value)
     assert "nodes.yaml" in str(caught.value)
 
 
-def test_a_machine_may_be_described_at_greater_length_than_a_file_is_named(tmp_path: Path) -> None:
+def test_a_machine_description_may_be_longer_than_a_file_name(tmp_path: Path) -> None:
     (kind,) = read_nodes(written(tmp_path, f"nodes: [{{name: a, machine: '{'m' * 300}'}}]"))
     assert kind.machine == "m" * 300
 
@@ -325,7 +325,7 @@ def run(documents: list[SourceDocument], *, scores: bool = False) -> FleetReport
     return placed_on(fleet, documents, scores=scores)
 
 
-def test_what_no_claim_of_the_run_can_use_is_stranded() -> None:
+def test_free_devices_that_no_claim_can_use_are_stranded() -> None:
     report = run([claim_document(f"c{number}", cpus(12)) for number in range(3)])
     units = [node.units for node in report.nodes]
     assert [(unit["dra.cpu/cpu"].free, unit["dra.cpu/cpu"].stranded) for unit in units] == [(4, 4)] * 3
@@ -347,7 +347,7 @@ def in_steps(name: str, capacity: str, step: str) -> dict[str, Any]:
     }
 
 
-def test_what_one_pool_shares_out_in_different_steps_is_not_added_up() -> None:
+def test_amounts_with_different_steps_are_not_added_up() -> None:
     memory, more, huge = in_steps("m0", "2Gi", "1Mi"), in_steps("m1", "1Gi", "1Mi"), in_steps("h", "1Gi", "2Mi")
     larger = {**huge, "name": "g", "capacity": {"size": {"value": "1Gi", "requestPolicy": {"validValues": ["1Gi"]}}}}
     published = (*slices("n0", memory=[memory, more, huge, larger], cpu=[CPU]), *slices("n1", memory=[memory]))
@@ -363,7 +363,7 @@ def test_what_one_pool_shares_out_in_different_steps_is_not_added_up() -> None:
     ]
 
 
-def test_memory_and_huge_pages_have_the_names_of_kubernetes_resources_and_are_not_added_up() -> None:
+def test_memory_and_huge_pages_have_kubernetes_names_and_no_sum() -> None:
     def memory(name: str, size: str, step: str, pages: str | None) -> dict[str, Any]:
         attributes = {"hugeTLB": {"bool": pages is not None}, **({"pageSize": {"string": pages}} if pages else {})}
         return {**in_steps(name, size, step), "attributes": attributes}
@@ -388,7 +388,7 @@ def test_alternatives_are_counted_and_shown_in_the_picture() -> None:
     assert sum("default/c0" in words for words in texts) > 1
 
 
-def test_what_was_allocated_before_is_in_the_picture_from_the_start() -> None:
+def test_earlier_allocations_are_in_the_picture_from_the_start() -> None:
     result = {"request": "r", "driver": "gpu", "pool": "n-1", "device": "big"}
     held = claim_document("held", gpu("big"))
     held.document["status"] = {"allocation": {"devices": {"results": [result]}}}
@@ -397,7 +397,7 @@ def test_what_was_allocated_before_is_in_the_picture_from_the_start() -> None:
     assert [claim.name for claim in after.claims] == ["default/held", "default/new"]
 
 
-def test_a_pod_that_shares_a_claim_follows_it() -> None:
+def test_a_pod_that_shares_a_claim_goes_to_its_node() -> None:
     entry = {"name": "x", "resourceClaimName": "shared"}
     own = {"name": "y", "resourceClaimName": "own"}
     documents = [
@@ -416,7 +416,7 @@ def test_a_pod_that_shares_a_claim_follows_it() -> None:
     ]
 
 
-def test_a_claim_that_was_allocated_before_counts_on_every_node_that_the_pod_may_go_to() -> None:
+def test_an_allocated_claim_counts_in_the_score_of_its_node() -> None:
     shared = source("Pod", "p0", {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}]})
     both = [{"name": "c", "resourceClaimName": "shared"}, {"name": "own", "resourceClaimName": "own"}]
     claims = [claim_document("shared", gpu("big", "small")), claim_document("own", cpus(4))]
@@ -424,7 +424,7 @@ def test_a_claim_that_was_allocated_before_counts_on_every_node_that_the_pod_may
     assert [(score.node, score.raw, score.score) for score in report.results[1].scores] == [("n-0", 8, 100)]
 
 
-def test_the_document_has_the_parts_that_others_rely_on() -> None:
+def test_the_document_keeps_its_format() -> None:
     report = run([claim_document("c", gpu("big", "small"))], scores=True)
     document = fleet_document(report, scores=True)
     assert document["nodes"][0] == {
@@ -443,5 +443,5 @@ def test_the_document_has_the_parts_that_others_rely_on() -> None:
     ("amount", "text"),
     [(0, "0"), (30, "30"), (20_000, "20,000"), (Fraction(1, 2), "0.5"), (247 << 30, "247Gi"), (1536 << 20, "1536Mi")],
 )
-def test_amounts_are_written_as_people_know_them(amount: int | Fraction, text: str) -> None:
+def test_amounts_have_familiar_units(amount: int | Fraction, text: str) -> None:
     assert unit_amount(amount) == text

@@ -95,7 +95,7 @@ def test_the_pods_of_a_workload_get_devices_of_the_nodes_of_its_flavor() -> None
     }
 
 
-def test_where_the_nodes_of_a_flavor_have_too_few_devices_the_next_flavor_is_tried_with_all_pods() -> None:
+def test_a_flavor_with_too_few_devices_is_left_for_the_next() -> None:
     run, fleet = _run(_wants("a", 2, created=1), _wants("b", 2, created=2))
     assert _devices(fleet) == {
         "a-main-0": ["reserved-1/gpu-0"],
@@ -108,7 +108,7 @@ def test_where_the_nodes_of_a_flavor_have_too_few_devices_the_next_flavor_is_tri
     assert {row["next"] for row in failed} == {"spot"}
 
 
-def test_who_is_preempted_leaves_its_devices_to_the_one_that_comes_in() -> None:
+def test_a_preempted_workload_frees_its_devices() -> None:
     low = _wants("low", 3)
     flavors = {"gpus": "reserved", "cpu": "reserved"}
     assignment = {"name": "main", "flavors": flavors, "count": 3}
@@ -117,7 +117,7 @@ def test_who_is_preempted_leaves_its_devices_to_the_one_that_comes_in() -> None:
     assert sorted(_devices(fleet)) == ["high-main-0", "high-main-1", "high-main-2"]
 
 
-def test_what_others_have_allocated_is_not_given_again() -> None:
+def test_devices_that_others_have_are_not_allocated_again() -> None:
     result = {"request": "r", "driver": DRIVER, "pool": "reserved-1", "device": "gpu-0"}
     taken = document("ResourceClaim", "taken", REQUEST, "resource.k8s.io/v1")
     taken["status"] = {"allocation": {"devices": {"results": [result]}}}
@@ -125,7 +125,7 @@ def test_what_others_have_allocated_is_not_given_again() -> None:
     assert _devices(fleet) == {"w-main-0": ["reserved-1/gpu-1"], "w-main-1": ["reserved-2/gpu-0"]}
 
 
-def test_pods_whose_cpu_the_nodes_of_a_flavor_do_not_have_go_to_the_next_flavor() -> None:
+def test_a_flavor_with_too_little_cpu_is_left_for_the_next() -> None:
     first, second = (_wants(name, 2, created=created) for name, created in (("a", 1), ("b", 2)))
     run, fleet = _run(first, second, allocatable={"cpu": Quantity("1"), "memory": Quantity("8Gi")})
     assert _devices(fleet) == {"a-main-0": ["reserved-1/gpu-0"], "a-main-1": ["reserved-2/gpu-0"]}
@@ -134,14 +134,14 @@ def test_pods_whose_cpu_the_nodes_of_a_flavor_do_not_have_go_to_the_next_flavor(
     assert any("Insufficient cpu" in reason for reason in reasons)
 
 
-def test_who_is_preempted_leaves_its_cpu_to_the_one_that_comes_in() -> None:
+def test_a_preempted_workload_frees_its_cpu() -> None:
     low = _admitted(_wants("low", 3), count=3, gpus=True)
     high = _wants("high", 2, priority=1)
     _, fleet = _run(low, high, quota=(3, 0), allocatable={"cpu": Quantity("2"), "memory": Quantity("8Gi")})
     assert sorted(_devices(fleet)) == ["high-main-0", "high-main-1"]
 
 
-def test_a_claim_that_workloads_share_is_allocated_once() -> None:
+def test_a_shared_claim_is_allocated_once() -> None:
     shares = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}
     pods = pod_set(count=2, cpu=1, spec=shares)
     run, fleet = _run(*(_admitted(workload(name, "door", pods), count=2) for name in ("a", "b")))
@@ -149,7 +149,7 @@ def test_a_claim_that_workloads_share_is_allocated_once() -> None:
     assert [devices for devices in _devices(fleet).values() if devices] == [["reserved-1/gpu-0"]]
 
 
-def test_a_claim_that_workloads_share_stays_allocated_until_the_last_of_them_has_left() -> None:
+def test_a_shared_claim_stays_allocated_until_the_last_workload_has_left() -> None:
     shares = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}
     low, middle = (
         workload(name, "door", pod_set(cpu=cpu, spec=shares), priority=priority)
@@ -162,7 +162,7 @@ def test_a_claim_that_workloads_share_stays_allocated_until_the_last_of_them_has
     assert "low-main-0" not in got
 
 
-def test_a_flavor_without_nodes_is_no_place_even_for_pods_without_claims() -> None:
+def test_a_flavor_without_nodes_admits_no_pods_at_all() -> None:
     pods = pod_set(cpu=1, spec={"nodeSelector": {"disk": "ssd"}})
     run, _ = _run(workload("w", "door", pods))
     assert run.waiting == ("w",)
@@ -175,7 +175,7 @@ def test_a_missing_claim_is_reported() -> None:
     assert "lacks ResourceClaim nope" in run.attempts[0]["reason"]
 
 
-def test_a_workload_whose_template_matches_too_few_devices_of_the_fleet_preempts_nobody() -> None:
+def test_a_workload_that_can_never_fit_preempts_nobody() -> None:
     never = {
         "requests": [
             {"name": "gpu", "exactly": {"deviceClassName": "dra.gpu", "selectors": [{"cel": {"expression": "false"}}]}}

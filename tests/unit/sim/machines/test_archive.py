@@ -34,7 +34,7 @@ def pack(path: Path, members: Iterable[tuple[tarfile.TarInfo, bytes]], mode: str
 
 
 @pytest.mark.parametrize(("ending", "mode"), [("tar", "w:"), ("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.bz2", "w:bz2")])
-def test_every_packing_is_read(tmp_path: Path, ending: str, mode: str) -> None:
+def test_every_compression_is_read(tmp_path: Path, ending: str, mode: str) -> None:
     place = pack(tmp_path / f"m.{ending}", [member(f"deep/down/{ONLINE}", b"0-1\n")], mode)
     assert open_machine(place).read_bytes(ONLINE) == b"0-1\n"
 
@@ -52,7 +52,7 @@ def test_links_and_hard_links_are_followed_inside(tmp_path: Path) -> None:
     assert root.resolve("sys/absolute/system") == "sys/devices/system"
 
 
-def test_a_link_that_climbs_out_leads_nowhere(tmp_path: Path) -> None:
+def test_a_link_out_of_the_archive_leads_nowhere(tmp_path: Path) -> None:
     members = [member(f"m/{ONLINE}", b"0"), member("m/sys/up", kind=tarfile.SYMTYPE, target="../../../etc/passwd")]
     root = open_machine(pack(tmp_path / "m.tar.bz2", members))
     assert not root.exists("sys/up")
@@ -71,7 +71,7 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
         root.read_bytes("sys/a")
 
 
-def test_a_member_that_climbs_out_is_refused(tmp_path: Path) -> None:
+def test_a_member_outside_of_the_archive_is_refused(tmp_path: Path) -> None:
     place = pack(tmp_path / "m.tar.bz2", [member(f"m/{ONLINE}", b"0"), member("m/../../etc/passwd", b"x")])
     with pytest.raises(MachineError, match=r'has the member "m/../../etc/passwd", which leads out of the archive'):
         open_machine(place)
@@ -100,7 +100,7 @@ def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
         open_machine(pack(tmp_path / "m.tar.bz2", members))
 
 
-def test_an_index_that_may_not_be_read_is_not_one_that_is_not_there() -> None:
+def test_an_unreadable_index_is_not_taken_for_a_missing_one() -> None:
     class Guarded(TreeFiles):
         def read(self, path: str) -> bytes:
             raise PermissionError(errno.EACCES, "Permission denied", path)
@@ -120,7 +120,7 @@ def test_no_sys_in_the_archive_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 10, 200])
-def test_a_cut_or_foreign_file_is_refused_in_one_line(tmp_path: Path, keep: int) -> None:
+def test_a_truncated_or_foreign_file_is_refused_in_one_line(tmp_path: Path, keep: int) -> None:
     whole = Path(pack(tmp_path / "m.tar.bz2", [member(f"m/{ONLINE}", bytes(range(256)) * 40)]))
     whole.write_bytes(whole.read_bytes()[:keep])
     with pytest.raises(MachineError, match="or is damaged or cut short") as refusal:
@@ -129,7 +129,7 @@ def test_a_cut_or_foreign_file_is_refused_in_one_line(tmp_path: Path, keep: int)
 
 
 @pytest.mark.parametrize("place", ["between members", "within a header", "in a header"])
-def test_an_archive_that_ends_too_early_is_not_a_smaller_machine(tmp_path: Path, place: str) -> None:
+def test_a_truncated_archive_is_not_taken_for_a_smaller_machine(tmp_path: Path, place: str) -> None:
     path = pack(tmp_path / "m.tar", [member("m/sys/bus/a", b"1"), member("m/sys/bus/b", b"2")], "w:")
     raw = bytearray(Path(path).read_bytes())
     second = raw.index(b"m/sys/bus/b")
@@ -142,14 +142,14 @@ def test_an_archive_that_ends_too_early_is_not_a_smaller_machine(tmp_path: Path,
         open_machine(path)
 
 
-def test_an_archive_beyond_the_bounds_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_above_the_limits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "_MAX_BYTES", 1 << 20)
     place = pack(tmp_path / "m.tar.bz2", [member(f"m/{ONLINE}", b"0"), member("m/sys/bomb", bytes(2 << 20))])
     with pytest.raises(MachineError, match="holds more than 1 MiB"):
         open_machine(place)
 
 
-def test_a_name_that_is_file_and_folder_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_is_both_file_and_folder_is_refused(tmp_path: Path) -> None:
     members = [member("m/sys/class", b"x"), member("m/sys/class/drm/version", b"y")]
     with pytest.raises(MachineError, match="holds m/sys/class both as a file and as a folder"):
         open_machine(pack(tmp_path / "m.tar.bz2", members))
@@ -161,7 +161,7 @@ def packed(path: Path, raw: bytes) -> str:
 
 
 def header(kind: bytes, size: int, name: str = "m/sys/a") -> bytes:
-    """A header as tar writes it, that says any size: base 256 where octal digits do not do."""
+    """A header as tar writes it, with any size: in base 256 if octal digits do not suffice."""
     info = tarfile.TarInfo(name)
     info.type, info.size = kind, 0
     raw = bytearray(info.tobuf(tarfile.GNU_FORMAT))
@@ -173,7 +173,7 @@ def header(kind: bytes, size: int, name: str = "m/sys/a") -> bytes:
 
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE])
 @pytest.mark.parametrize("size", [16 << 20, 3 << 30, -512, -(1 << 40)])
-def test_a_header_says_no_size_that_no_header_has(tmp_path: Path, kind: bytes, size: int) -> None:
+def test_a_header_with_an_absurd_size_is_refused(tmp_path: Path, kind: bytes, size: int) -> None:
     raw = header(kind, size) + b"1" * min(max(size, 1024), 16 << 20)
     tracemalloc.start()
     with pytest.raises(MachineError, match="or is damaged"):
@@ -185,20 +185,20 @@ def test_a_header_says_no_size_that_no_header_has(tmp_path: Path, kind: bytes, s
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.CONTTYPE, tarfile.GNUTYPE_SPARSE, b"Z"])
 @pytest.mark.parametrize("size", [-512, -1024, -(1 << 40)])
-def test_a_member_of_a_negative_size_is_refused_and_ends(tmp_path: Path, kind: bytes, size: int) -> None:
+def test_a_member_of_negative_size_is_refused(tmp_path: Path, kind: bytes, size: int) -> None:
     raw = header(tarfile.REGTYPE, 0) + header(kind, size, "m/sys/b") + bytes(10240)
     with pytest.raises(MachineError):
         archive.read_archive(Path(packed(tmp_path / "m.tar.gz", raw)))
 
 
 @pytest.mark.parametrize("rest", [b"\0" + b"x" * 511, header(tarfile.REGTYPE, 0, "m/sys/b")[:300]])
-def test_an_archive_does_not_end_where_a_header_is_damaged_or_cut(tmp_path: Path, rest: bytes) -> None:
+def test_a_damaged_or_cut_header_is_not_the_end_of_the_archive(tmp_path: Path, rest: bytes) -> None:
     raw = header(tarfile.REGTYPE, 0) + rest
     with pytest.raises(MachineError, match="is damaged or cut short"):
         archive.read_archive(Path(packed(tmp_path / "m.tar.gz", raw)))
 
 
-def test_a_chain_of_headers_ends(tmp_path: Path) -> None:
+def test_an_endless_chain_of_headers_is_refused(tmp_path: Path) -> None:
     pax = header(tarfile.XHDTYPE, 512) + b"11 path=ab\n".ljust(512, b"\0")
     with pytest.raises(MachineError, match="is not a tar archive"):
         archive.read_archive(Path(packed(tmp_path / "m.tar.gz", pax * 100_000)))
@@ -216,7 +216,9 @@ def test_a_sparse_map_without_an_end_is_refused(tmp_path: Path) -> None:
     assert peak < 64 << 20
 
 
-def test_folders_count_as_files_and_a_path_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_count_as_files_and_the_length_of_a_path_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archive, "_MAX_MEMBERS", 100)
     deep = [member(f"m/{number}/" + "a/" * 40 + "b") for number in range(3)]
     with pytest.raises(MachineError, match="100 files"):
@@ -226,7 +228,7 @@ def test_folders_count_as_files_and_a_path_has_an_end(tmp_path: Path, monkeypatc
         archive.read_archive(Path(pack(tmp_path / "long.tar.bz2", [member("m/" + "a/" * 2500 + "bc")])))
 
 
-def test_long_names_that_linux_has_are_read(tmp_path: Path) -> None:
+def test_names_as_long_as_linux_allows_are_read(tmp_path: Path) -> None:
     name = f"m/{'a' * 200}/{'b' * 200}/{'c' * 200}"
     for kind in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
         info = tarfile.TarInfo(name)
@@ -235,14 +237,14 @@ def test_long_names_that_linux_has_are_read(tmp_path: Path) -> None:
         assert TreeFiles(tree).find(name) == b""
 
 
-def test_xz_is_refused_since_its_streams_say_how_much_memory_they_take(tmp_path: Path) -> None:
+def test_xz_is_refused_because_a_stream_decides_how_much_memory_it_needs(tmp_path: Path) -> None:
     place = pack(tmp_path / "m.tar.xz", [member(f"m/{ONLINE}", b"0-1\n")], "w:xz")
     with pytest.raises(MachineError, match=r"is not a tar archive \(plain, gzip or bzip2\)"):
         open_machine(place)
 
 
 @pytest.mark.parametrize("cut", [40, 200])
-def test_a_stream_that_is_cut_short_is_said_to_be(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_stream_is_reported(tmp_path: Path, cut: int) -> None:
     place = Path(pack(tmp_path / "m.tar.gz", [member(f"m/{ONLINE}", bytes(range(256)) * 64)], "w:gz"))
     place.write_bytes(place.read_bytes()[:cut])
     with pytest.raises(MachineError, match="is damaged or cut short"):

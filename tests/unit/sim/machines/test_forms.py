@@ -25,12 +25,12 @@ def test_host_is_the_host() -> None:
 
 
 @pytest.mark.parametrize("depth", ["", "a", "a/b/c"])
-def test_a_folder_holds_sys_at_any_depth(tmp_path: Path, depth: str) -> None:
+def test_sys_may_be_at_any_depth_of_a_folder(tmp_path: Path, depth: str) -> None:
     lay(tmp_path / depth)
     assert open_machine(str(tmp_path)).read_bytes(ONLINE) == b"0-3\n"
 
 
-def test_proc_sys_is_not_taken_for_the_machine(tmp_path: Path) -> None:
+def test_proc_sys_is_not_mistaken_for_sys(tmp_path: Path) -> None:
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     lay(tmp_path / "deep/down/here")
     assert open_machine(str(tmp_path)).read_bytes(ONLINE) == b"0-3\n"
@@ -70,7 +70,7 @@ def test_an_absolute_link_starts_at_the_machines_own_root(tmp_path: Path) -> Non
     assert root.listdir("sys/here/system") == ["cpu"]
 
 
-def test_a_folder_of_a_live_tree_shows_what_is_there_now(tmp_path: Path) -> None:
+def test_a_folder_is_read_again_each_time(tmp_path: Path) -> None:
     root = open_machine(str(lay(tmp_path)))
     shutil.rmtree(tmp_path / "sys/devices/system/cpu")
     assert not root.exists(ONLINE)
@@ -93,12 +93,12 @@ def test_a_folder_of_a_live_tree_shows_what_is_there_now(tmp_path: Path) -> None
         (f"cores={'9' * 5000}", "must be a whole number"),
     ],
 )
-def test_what_names_no_machine_is_wrong_usage(text: str, message: str) -> None:
+def test_what_does_not_name_a_machine_is_a_usage_error(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         open_machine(text)
 
 
-def test_a_file_of_another_kind_is_wrong_usage(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(UsageError, match=r"neither a folder nor named .tar\*, .yaml or .yml"):
         open_machine(str(tmp_path / "notes.txt"))
@@ -111,7 +111,7 @@ def test_every_refusal_is_one_line(text: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_a_file_that_does_not_end_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_file_is_not_read_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "_MAX_BYTES", 1 << 20)
     lay(tmp_path)
     with (tmp_path / "sys/hole").open("wb") as hole:

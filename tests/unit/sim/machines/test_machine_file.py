@@ -1,4 +1,4 @@
-"""YAML machines; the flat form's rules are those of dra-driver-cpu's sysfs overlay (reference cases A.13)."""
+"""YAML machines; the short form follows the rules of dra-driver-cpu's sysfs overlay (reference cases A.13)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def laid_over(document: dict[str, str], host: ConfinedRoot) -> ConfinedRoot:
     return ConfinedRoot(OverlayFiles(parse_machine(document)[0], host.files))
 
 
-def test_the_flat_form_stands_alone_and_keeps_contents_to_the_byte(tmp_path: Path) -> None:
+def test_the_short_form_is_complete_and_keeps_every_byte(tmp_path: Path) -> None:
     text = f'/{CPU}/online: "0-1\\n"\n/{CPU}/isolated: |\n  1\n'
     root = open_machine(written(tmp_path, text))
     assert root.read_bytes(f"{CPU}/online") == b"0-1\n"
@@ -48,7 +48,7 @@ devices:
     assert root.read_bytes("proc/devices") == b"195 nvidia"
 
 
-def test_base_host_lays_the_file_over_the_host(tmp_path: Path) -> None:
+def test_base_host_puts_the_files_entries_over_the_host(tmp_path: Path) -> None:
     root = open_machine(written(tmp_path, "base: host\nfiles:\n  /sys/devices/made-up/name: here\n"))
     assert root.read_bytes("sys/devices/made-up/name") == b"here"
     assert "system" in root.listdir("sys/devices")
@@ -83,7 +83,7 @@ def test_base_host_lays_the_file_over_the_host(tmp_path: Path) -> None:
         ("devices:\n  /sys/a: c 1:1", "must be beneath /dev"),
     ],
 )
-def test_a_broken_rule_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_a_violated_rule_is_named(tmp_path: Path, text: str, message: str) -> None:
     place = written(tmp_path, text)
     with pytest.raises(DocumentError, match=message) as refusal:
         open_machine(place)
@@ -106,7 +106,7 @@ def test_overlay_files_shadow_and_folders_merge() -> None:
     assert root.read_bytes("sys/links/online") == b"0-1\n"
 
 
-def test_an_overlaid_node_entry_hides_the_hosts_in_listings_only() -> None:
+def test_an_overlaid_node_hides_the_hosts_only_in_listings() -> None:
     host = machine({f"{CPU}/cpu2/topology/core_id": "0", f"{CPU}/cpu2/node0/x": "host", f"{CPU}/cpu3/node0/x": "host"})
     root = laid_over({f"/{CPU}/cpu2/node1/x": "over"}, host)
     assert root.listdir(f"{CPU}/cpu2") == ["node1", "topology"]
@@ -131,7 +131,7 @@ def test_discovery_through_an_overlay() -> None:
     assert str(topology.numa[1]) == "1"
 
 
-def test_a_machine_of_one_far_cpu_reads_to_the_value() -> None:
+def test_a_machine_with_a_single_high_cpu_number_is_read_exactly() -> None:
     cpu = f"/{CPU}/cpu999"
     tree = {
         f"/{CPU}/online": "999",
@@ -150,6 +150,6 @@ def test_a_machine_of_one_far_cpu_reads_to_the_value() -> None:
     assert str(topology.online) == "999"
 
 
-def test_a_path_is_no_longer_than_linux_takes_one() -> None:
+def test_a_path_longer_than_linux_allows_is_refused() -> None:
     with pytest.raises(DocumentError, match=r'"/sys/a/a/.*" has 8006 characters, and Linux takes up to 4096'):
         parse_machine({"/sys/" + "a/" * 4000 + "b": "1"})

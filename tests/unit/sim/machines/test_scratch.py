@@ -1,4 +1,4 @@
-"""Machines that may be written to: a made-up one in memory, and a folder."""
+"""Machines that can be written to: a fake one in memory, and one in a folder."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_settings_of_interrupts_are_written_as_the_kernel_takes_them() -> None:
         ("sys/devices/system/cpu/cpu1/online", "0", errno.EROFS),
     ],
 )
-def test_what_the_kernel_would_not_take_is_refused(path: str, text: str, error: int) -> None:
+def test_a_setting_that_the_kernel_would_refuse_is_refused(path: str, text: str, error: int) -> None:
     with pytest.raises(OSError) as raised:  # noqa: PT011 - the number says which
         open_machine("cores=8,interrupts=2").write(path, text)
     assert raised.value.errno == error
 
 
-def test_a_scratch_machine_takes_a_write_to_every_file_that_is_there(tmp_path: Path) -> None:
+def test_every_existing_file_of_a_scratch_machine_can_be_written(tmp_path: Path) -> None:
     place = tmp_path / "box/sys/class/fans/fan-0/speed"
     place.parent.mkdir(parents=True)
     place.write_text("800\n")
@@ -65,7 +65,7 @@ def test_a_scratch_machine_has_the_device_nodes_of_its_index(tmp_path: Path) -> 
     assert open_machine(f"scratch:{tmp_path}").device_number("dev/dri/card0") == ("c", 226, 0)
 
 
-def test_a_folder_without_sys_is_no_scratch_machine(tmp_path: Path) -> None:
+def test_a_folder_without_sys_is_not_a_scratch_machine(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(MachineError, match=f"{folder} (has no sys|does not exist; dranode machine copy)"):
             open_machine(f"scratch:{folder}")
@@ -80,7 +80,7 @@ def with_gpu() -> Machine:
 
 
 @pytest.mark.parametrize("kind", ["memory", "folder"])
-def test_a_function_goes_to_the_driver_that_its_override_names_and_back(tmp_path: Path, kind: str) -> None:
+def test_a_pci_function_moves_to_the_driver_of_its_override_and_back(tmp_path: Path, kind: str) -> None:
     made = with_gpu()
     machine: WritableMachine = RehearsedMachine(made.tree)
     if kind == "folder":
@@ -103,7 +103,7 @@ def test_a_function_goes_to_the_driver_that_its_override_names_and_back(tmp_path
     ("driver", "way"),
     [("i915", "bind"), ("vfio-pci", "bind"), ("vfio-pci", "unbind")],
 )
-def test_a_driver_that_is_not_its_own_neither_binds_nor_unbinds_a_function(driver: str, way: str) -> None:
+def test_only_the_right_driver_binds_or_unbinds_a_pci_function(driver: str, way: str) -> None:
     machine = RehearsedMachine(with_gpu().tree)
     with pytest.raises(OSError, match="No such device"):
         machine.write(f"sys/bus/pci/drivers/{driver}/{way}", "0000:03:00.0")

@@ -4,7 +4,7 @@ from dranode.cpu.sysfs import read_topology
 from dranode.sim.machines.forms import open_machine
 
 
-def test_numbers_are_per_parent_and_cpus_numbered_thread_by_thread() -> None:
+def test_counts_are_per_parent_and_second_threads_have_the_higher_numbers() -> None:
     topology = read_topology(open_machine("sockets=2,numa=2,l3=4,cores=4,threads=2"))
     assert str(topology.online) == "0-127"
     assert [str(cpus) for cpus in topology.packages.values()] == ["0-31,64-95", "32-63,96-127"]
@@ -22,13 +22,13 @@ def test_numbers_are_per_parent_and_cpus_numbered_thread_by_thread() -> None:
     assert topology.warnings == ()
 
 
-def test_what_is_left_out_is_one() -> None:
+def test_a_count_that_is_left_out_is_one() -> None:
     topology = read_topology(open_machine("cores=3"))
     assert (len(topology.packages), len(topology.numa), len(topology.l3), len(topology.cores)) == (1, 1, 1, 3)
     assert not topology.smt
 
 
-def test_core_ids_repeat_from_package_to_package_as_on_real_servers() -> None:
+def test_core_ids_repeat_in_every_package_as_on_real_servers() -> None:
     topology = read_topology(open_machine("sockets=2,cores=2"))
     assert [cpu.core_id for cpu in topology.cpus.values()] == [0, 1, 0, 1]
     assert [cpu.l3_id for cpu in topology.cpus.values()] == [0, 0, 1, 1]
@@ -57,7 +57,7 @@ def test_nodes_have_huge_pages_as_the_description_says() -> None:
     assert b"MemFree:        16777216 kB" in meminfo
 
 
-def test_sixteen_thousand_cpus_open_and_read() -> None:
+def test_a_machine_of_sixteen_thousand_cpus_can_be_read() -> None:
     topology = read_topology(open_machine("sockets=4,numa=4,l3=16,cores=32,threads=2"))
     assert len(topology.cpus) == 16_384
     assert len(topology.cores) == 8_192

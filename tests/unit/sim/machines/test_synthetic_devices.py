@@ -1,4 +1,4 @@
-"""The GPUs, NICs and interrupts of a described machine, and drivers that are tried on them."""
+"""The GPUs, NICs and interrupts of a described machine, tried with the drivers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gpus(description: str) -> list[tuple[int | None, str | None]]:
 @pytest.mark.parametrize(
     ("count", "nodes"), [(1, [0]), (2, [0, 2]), (3, [0, 1, 2]), (4, [0, 1, 2, 3]), (8, [0, 0, 1, 1, 2, 2, 3, 3])]
 )
-def test_gpus_are_spread_over_the_numa_nodes_each_below_a_root_of_its_own(count: int, nodes: list[int]) -> None:
+def test_gpus_are_spread_over_numa_nodes_with_a_pcie_root_each(count: int, nodes: list[int]) -> None:
     found = gpus(f"{SERVER},gpus={count}")
     assert [node for node, _ in found] == nodes
     assert len({root for _, root in found}) == count
@@ -47,7 +47,7 @@ def test_the_cpus_of_a_node_are_near_the_pcie_roots_of_its_devices() -> None:
     assert roots == [("pci0000:10",), ("pci0000:20",)]
 
 
-def test_the_most_devices_have_an_address_each() -> None:
+def test_the_largest_machine_has_an_address_for_every_device() -> None:
     machine = open_machine("sockets=8,cores=8,gpus=64,nics=64")
     assert len(machine.listdir("sys/bus/pci/devices")) == 4 * 64  # each behind a port
 
@@ -84,7 +84,7 @@ def test_memory_and_devices_that_cannot_be_are_refused(description: str, sentenc
     ("gpus", "vendor", "count"),
     [("2:nvidia", "nvidia", 2), ("2:amd", "amd", 2), ("2:intel", "intel", 2), ("2:intel,vfs=3", "intel", 8)],
 )
-def test_the_gpus_of_each_vendor_are_prepared_in_every_mode_and_given_back(
+def test_gpus_of_each_vendor_are_prepared_and_freed_in_every_mode(
     tmp_path: Path, gpus: str, vendor: str, count: int
 ) -> None:
     machine = ScratchMachine.copy(open_machine(f"sockets=2,cores=2,gpus={gpus}"), tmp_path / "machine")
@@ -95,7 +95,7 @@ def test_the_gpus_of_each_vendor_are_prepared_in_every_mode_and_given_back(
     check_plugin(driver, tmp_path / "state", modes, machine=machine)
 
 
-def test_a_machine_is_copied_into_a_new_folder_alone(tmp_path: Path) -> None:
+def test_a_machine_is_copied_only_into_a_new_folder(tmp_path: Path) -> None:
     copied = ScratchMachine.copy(open_machine("cores=2,gpus=1"), tmp_path / "machine")
     again = open_machine(f"scratch:{tmp_path / 'machine'}")
     assert copied.device_number("dev/nvidia0") == again.device_number("dev/nvidia0") == ("c", 195, 0)

@@ -1,4 +1,4 @@
-"""The search over flavors on cases of our own: what KEP-582 says, and what remembering means."""
+"""The search over flavors in cases of our own: the rules of KEP-582, and how a search is resumed."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def _grouped(*pod_sets: Mapping[str, Any]) -> Setup:
     )
 
 
-def test_the_resources_of_one_group_share_a_flavor_and_another_group_has_its_own() -> None:
+def test_the_resources_of_a_group_share_a_flavor() -> None:
     setup = _grouped(pod_set(cpu=6, memory="1Gi", gpu=1))
     assignment, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
     assert _taken(assignment) == [{"cpu": "two", "memory": "two", "gpu": "three"}]
     assert state.tried == ({"cpu": LAST_FLAVOR, "memory": LAST_FLAVOR, "gpu": LAST_FLAVOR},)
 
 
-def test_one_group_without_room_leaves_the_pod_set_without_flavors() -> None:
+def test_a_pod_set_has_no_flavors_if_one_group_has_no_room() -> None:
     setup = _grouped(pod_set(cpu=1, gpu=3))
     assignment, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
     assert assignment.mode is FlavorMode.NO_FIT
@@ -74,14 +74,14 @@ def test_one_group_without_room_leaves_the_pod_set_without_flavors() -> None:
     assert state.tried == ({},)
 
 
-def test_a_pod_set_counts_what_the_ones_before_it_were_given() -> None:
+def test_a_pod_set_counts_what_earlier_ones_were_given() -> None:
     setup = _grouped(pod_set("driver", cpu=3), pod_set("workers", 2, cpu=1))
     assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
     assert _taken(assignment) == [{"cpu": "one"}, {"cpu": "two"}]
     assert assignment.usage == {FlavorResource("one", "cpu"): 3000, FlavorResource("two", "cpu"): 2000}
 
 
-def test_pod_sets_after_one_that_does_not_fit_are_not_looked_at() -> None:
+def test_pod_sets_after_one_that_does_not_fit_are_not_searched() -> None:
     setup = _grouped(pod_set("a", cpu=1), pod_set("b", cpu=9), pod_set("c", cpu=1))
     assignment, _ = assign(setup.queues, setup.usage, setup.pending[0], None, _never)
     assert [item.pod_set.name for item in assignment.pod_sets] == ["a", "b"]
@@ -105,7 +105,7 @@ AGES: list[tuple[int, int, int, bool]] = [
 
 
 @pytest.mark.parametrize(("then", "now", "passed", "counts"), AGES)
-def test_a_generation_that_has_grown_resets_the_search(then: int, now: int, passed: int, counts: bool) -> None:  # noqa: FBT001 - a case
+def test_a_newer_generation_resets_the_search(then: int, now: int, passed: int, counts: bool) -> None:  # noqa: FBT001 - a case
     setup = _three()
     first, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never, moment=Moment(then, 5))
     second, _ = assign(setup.queues, setup.usage, setup.pending[0], state, _never, moment=Moment(now, 5 + passed))
@@ -113,7 +113,7 @@ def test_a_generation_that_has_grown_resets_the_search(then: int, now: int, pass
     assert _taken(second) == [{"cpu": "two" if counts else "one"}]
 
 
-def test_another_shape_resets_the_search_even_in_the_next_cycle() -> None:
+def test_a_workload_that_changed_resets_the_search() -> None:
     setup = _three()
     _, state = assign(setup.queues, setup.usage, setup.pending[0], None, _never, moment=Moment(1, 5))
     other = _setup(cluster_queue("q", group(["cpu"], one=[4])), workload("new", "door", pod_set(cpu=2))).pending[0]
@@ -121,15 +121,13 @@ def test_another_shape_resets_the_search_even_in_the_next_cycle() -> None:
     assert not still_valid(state, other, Moment(1, 6))
 
 
-def test_resources_are_visited_by_the_hash_of_their_names() -> None:
+def test_resources_are_visited_in_the_order_of_their_names_hashes() -> None:
     # The published test vectors of FNV-1a, 64 bits: "" cbf29ce484222325, "a" af63dc4c8601ec8c, "b" af63df4c8601f1a5.
     assert visiting_order(["", "b", "a"]) == ["a", "b", ""]
 
 
 @pytest.mark.parametrize(("above", "mode"), [("top", FlavorMode.RECLAIM), ("", FlavorMode.NO_FIT)])
-def test_beyond_its_own_quota_a_queue_may_preempt_for_what_a_part_of_the_tree_holds(
-    above: str, mode: FlavorMode
-) -> None:
+def test_above_its_quota_a_queue_may_preempt_within_its_cohorts(above: str, mode: FlavorMode) -> None:
     setup = _setup(
         *([cohort("top"), cluster_queue("far", group(["cpu"], one=[1]), cohort="top")] if above else []),
         cohort("left", parent=above),
@@ -156,7 +154,7 @@ SELECTORS: list[tuple[str, dict[str, Any], str | None]] = [
 
 
 @pytest.mark.parametrize(("spec", "taken"), [case[1:] for case in SELECTORS], ids=[case[0] for case in SELECTORS])
-def test_a_flavor_has_to_suit_the_pods(spec: dict[str, Any], taken: str | None) -> None:
+def test_a_flavor_has_to_match_the_pods(spec: dict[str, Any], taken: str | None) -> None:
     if "affinity" in spec:
         terms = [
             {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}
@@ -181,7 +179,7 @@ def test_a_flavor_has_to_suit_the_pods(spec: dict[str, Any], taken: str | None) 
         assert all("flavor" in attempt.worst.why for attempt in assignment.pod_sets[0].scans[0].attempts)
 
 
-def test_a_search_asks_for_preemption_of_all_that_the_pod_sets_need_together() -> None:
+def test_preemption_is_asked_for_the_sum_of_all_pod_sets() -> None:
     asked: list[tuple[str, str, int]] = []
 
     def oracle(_: Workload, of: FlavorResource, wanted: int) -> Simulation:

@@ -1,4 +1,4 @@
-"""What makes no sense is one sentence with file, object and path."""
+"""What makes no sense is reported in one sentence with file, object and path."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_it_is_refused_with_file_object_and_path(documents: list[dict[str, Any]]
     assert "\n" not in sentence
 
 
-def test_use_above_a_quota_that_was_lowered_is_noted_for_each_queue_that_it_keeps_from_more() -> None:
+def test_usage_above_a_lowered_quota_is_noted_for_each_queue() -> None:
     queues = [cluster_queue(name, group(["cpu"], f=[1]), cohort="c") for name in ("x", "y")]
     held = [admitted("w", "x", {"cpu": "f"}, {"cpu": "1500m"}), admitted("v", "y", {"cpu": "f"}, {"cpu": 1})]
     notes = load(sources([*BASE, *queues, *held])).notes
@@ -237,17 +237,17 @@ def test_use_above_a_quota_that_was_lowered_is_noted_for_each_queue_that_it_keep
     assert all(f"{QUOTA}.nominalQuota: " in note and "500m above what the quotas allow" in note for note in notes)
 
 
-def test_an_object_that_is_there_twice_is_refused_with_both_places() -> None:
+def test_a_duplicate_object_is_refused_with_both_places() -> None:
     with pytest.raises(DocumentError, match=r"document 5 \(ClusterQueue q\) is also in queues.yaml, document 3"):
         load(sources([*BASE, cluster_queue("q", group(["cpu"], f=[1]))]))
 
 
-def test_a_field_that_is_null_is_a_field_that_is_not_there() -> None:
+def test_a_null_field_counts_as_missing() -> None:
     queue = cluster_queue("q", group(["cpu"], f=[{"nominalQuota": 4, "borrowingLimit": None}]), preemption=None)
     assert load(sources([flavor("f"), queue])).queues == load(sources([flavor("f"), BASE[2]])).queues
 
 
-def test_documents_of_other_kinds_are_left_alone() -> None:
+def test_documents_of_other_kinds_are_ignored() -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {}}
     other = {"apiVersion": "example.com/v1", "kind": "ClusterQueue", "metadata": {"name": "x"}, "spec": 7}
     assert set(load(sources([*BASE, pod, other])).queues.cluster_queues) == {"q"}

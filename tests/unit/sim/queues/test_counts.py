@@ -112,7 +112,9 @@ CLAIMS: dict[str, tuple[list[dict[str, Any]], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize(("requests", "counts"), CLAIMS.values(), ids=CLAIMS)
-def test_devices_count_by_class_under_mapped_names(requests: list[dict[str, Any]], counts: dict[str, int]) -> None:
+def test_devices_count_under_the_mapped_name_of_their_class(
+    requests: list[dict[str, Any]], counts: dict[str, int]
+) -> None:
     assert dict(_read(_with_claims("t"), _template(*requests)).pod_sets[0].requests) == counts
 
 
@@ -124,7 +126,7 @@ def test_a_workload_that_names_a_claim_is_refused() -> None:
     spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}], "containers": [_asks(cpu=1)]}
     read = _read(spec)
     assert 'ResourceClaim "shared"' in read.inadmissible
-    assert read.pod_sets[0].requests == {"cpu": 1000}  # what it holds if it is admitted already
+    assert read.pod_sets[0].requests == {"cpu": 1000}  # what it uses if it is admitted already
 
 
 UNCOUNTABLE: dict[str, tuple[list[dict[str, Any]], str]] = {
@@ -141,7 +143,7 @@ UNCOUNTABLE: dict[str, tuple[list[dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize(("documents", "why"), UNCOUNTABLE.values(), ids=UNCOUNTABLE)
-def test_what_cannot_be_counted_keeps_the_workload_out_and_says_why(documents: list[dict[str, Any]], why: str) -> None:
+def test_a_workload_that_cannot_be_counted_waits_with_the_reason(documents: list[dict[str, Any]], why: str) -> None:
     read = _read(_with_claims("t"), *documents)
     assert read.inadmissible.startswith("pod set main: ")
     assert why in read.inadmissible
@@ -167,9 +169,9 @@ def _published(*memory: int) -> ResourceSlice:
     [
         ([_exactly("dra.gpu", selectors=_LARGE, count=2)], ""),
         ([_exactly("dra.gpu", selectors=_LARGE, count=3)], "2 devices of the cluster match, but 3 are requested"),
-        # A device that one request has matched is not matched by another one of the claim.
+        # A device that matched one request of the claim does not match another one.
         ([_exactly("dra.gpu", selectors=_LARGE, count=2), _exactly("dra.gpu", selectors=_LARGE)], "0 devices"),
-        ([_exactly("dra.gpu", count=9)], ""),  # Kueue looks at requests with selectors alone
+        ([_exactly("dra.gpu", count=9)], ""),  # Kueue only checks requests with selectors
         ([_exactly("dra.gpu", selectors=_cel("device.attributes['dra.gpu'].nope == 1"))], "nope"),
         ([_exactly("big-gpu", selectors=_LARGE)], 'DeviceClass "big-gpu" does not exist'),
     ],
@@ -188,7 +190,7 @@ def test_a_stopped_queue_admits_nothing_and_says_so() -> None:
     assert load(sources(documents)).pending[0].inadmissible == "the queue is stopped (Hold)"
 
 
-def test_pods_count_where_the_queue_covers_them() -> None:
+def test_pods_count_if_the_queue_covers_them() -> None:
     read = _read({"containers": [_asks(cpu=1)]}, covered=("cpu", "pods"))
     assert read.pod_sets[0].requests == {"cpu": 1000, "pods": 1}
 

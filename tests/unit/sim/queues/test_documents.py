@@ -1,4 +1,4 @@
-"""Jobs, priority classes and namespaces among the documents, and what is said of what is not simulated."""
+"""Jobs, priority classes and namespaces among the documents, and notes on what is not simulated."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def verdicts(done: QueueRun) -> dict[str, str]:
     return {row.workload: f"{row.mode}: {row.reason}" for row in done.rows}
 
 
-def test_a_job_with_a_queue_is_admitted_like_the_workload_that_kueue_makes_of_it() -> None:
+def test_a_job_with_a_queue_is_admitted_like_kueues_workload() -> None:
     done = run(*BASE, job("small", cpu=1, parallelism=3, completions=2), job("large", cpu=1, parallelism=3))
     assert [item.workload.key for item in done.situation.admitted] == ["default/job-small"]
     assert done.waiting == ("job-large",)
     assert done.notes == ()
 
 
-def test_a_job_without_a_queue_or_that_is_done_or_whose_workload_is_there_is_left_alone() -> None:
+def test_other_jobs_create_no_workload() -> None:
     done_job = {**job("done"), "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
     owned = workload("job-own-1a2b3", "door", pod_set(cpu=1))
     owned["metadata"]["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": "own", "uid": "u"}]
@@ -83,15 +83,13 @@ def test_a_job_may_start_with_fewer_pods_and_names_its_priority() -> None:
         ),
     ],
 )
-def test_a_job_whose_pods_the_api_server_would_refuse_for_their_amounts_is_refused_with_the_place(
-    template: dict[str, Any], error: str
-) -> None:
+def test_a_job_with_impossible_amounts_is_refused_with_the_path(template: dict[str, Any], error: str) -> None:
     with pytest.raises(DocumentError) as raised:
         load(sources([*BASE, job("j", template=template)]))
     assert str(raised.value).endswith(f"(Job j): spec.template.spec.{error}")
 
 
-def test_a_workload_whose_class_no_document_has_is_refused() -> None:
+def test_a_workload_with_a_missing_priority_class_is_refused() -> None:
     made = workload("w", "door", pod_set(cpu=1))
     made["spec"] |= {"priority": None, "priorityClassRef": {"kind": "PriorityClass", "name": "high"}}
     with pytest.raises(DocumentError, match=r'spec.priority: no document defines the PriorityClass "high"'):
@@ -123,7 +121,7 @@ def test_a_queue_takes_workloads_from_the_namespaces_that_it_selects(
     assert bool(done.waiting) is bool(why)
 
 
-def test_what_is_not_simulated_is_said_for_the_object_that_has_it() -> None:
+def test_what_is_not_simulated_is_noted_for_the_object() -> None:
     queue = cluster_queue("q", QUOTA, admissionChecks=["prov"], fairSharing={"weight": 2}, namespaceSelector={})
     nodes = document("ResourceFlavor", "f", {"topologyName": "racks"})
     made = workload("w", "door", {**pod_set(cpu=1), "topologyRequest": {"required": "rack"}})

@@ -49,7 +49,7 @@ def test_the_quota_of_pods_that_have_ended_goes_to_others() -> None:
     assert set(got(run(*BASE, holding("h", 4, 9), workload("w", "door", pod_set(count=4, cpu=1))))) == {"h", "w"}
 
 
-def test_a_workload_that_waits_again_asks_for_what_has_not_ended() -> None:
+def test_a_requeued_workload_asks_only_for_pods_that_have_not_ended() -> None:
     again = {
         **workload("w", "door", pod_set(count=6, cpu=1)),
         "status": {"reclaimablePods": [{"name": "main", "count": 2}]},
@@ -66,7 +66,7 @@ def test_a_workload_that_waits_again_asks_for_what_has_not_ended() -> None:
         ([{"name": "main", "count": -1}], "-1 is below 0"),
     ],
 )
-def test_pods_that_cannot_have_ended_are_refused(ended: list[dict[str, Any]], message: str) -> None:
+def test_an_impossible_number_of_ended_pods_is_refused(ended: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(DocumentError, match=message):
         load(sources([*BASE, {**workload("w", "door", pod_set(cpu=1)), "status": {"reclaimablePods": ended}}]))
 
@@ -75,7 +75,7 @@ def grouped(name: str, count: int, group_name: str = "g", **requests: Any) -> di
     return {**pod_set(name, count, **requests), "topologyRequest": {"podSetGroupName": group_name}}
 
 
-def test_pod_sets_of_a_group_get_one_flavor() -> None:
+def test_pod_sets_of_a_group_get_the_same_flavor() -> None:
     queue = [flavor("a"), flavor("b"), cluster_queue("q", group(["cpu"], a=[3], b=[9])), local_queue("door", "q")]
     apart = run(*queue, workload("w", "door", pod_set("leader", cpu=2), pod_set("workers", 2, cpu=2)))
     assert got(apart)["w"] == {"leader": {"cpu": "a"}, "workers": {"cpu": "b"}}
@@ -85,7 +85,7 @@ def test_pod_sets_of_a_group_get_one_flavor() -> None:
     assert sum(admitted.usage.values()) == 6000
 
 
-def test_a_flavor_has_to_suit_every_pod_set_of_the_group() -> None:
+def test_a_flavor_has_to_match_every_pod_set_of_the_group() -> None:
     queue = [flavor("a", kind="x"), flavor("b", kind="y"), cluster_queue("q", group(["cpu"], a=[9], b=[9]))]
     picky = grouped("workers", 1, cpu=1, spec={"nodeSelector": {"kind": "y"}})
     done = run(*queue, local_queue("door", "q"), workload("w", "door", grouped("leader", 1, cpu=1), picky))
@@ -104,7 +104,7 @@ def test_partial_admission_can_be_turned_off() -> None:
     assert got(run(*BASE, gates(PartialAdmission=False), partial)) == {}
 
 
-def test_a_priority_may_be_boosted_where_the_gate_is_on() -> None:
+def test_a_priority_can_be_boosted_if_the_gate_is_on() -> None:
     late = workload("late", "door", pod_set(cpu=4), created=9)
     late["metadata"]["annotations"] = {"kueue.x-k8s.io/priority-boost": "3"}
     early = workload("early", "door", pod_set(cpu=4), priority=2, created=1)
@@ -115,7 +115,7 @@ def test_a_priority_may_be_boosted_where_the_gate_is_on() -> None:
         run(*BASE, gates(PriorityBoost=True), early, late)
 
 
-def test_a_gated_workload_waits_for_whom_it_names() -> None:
+def test_a_gated_workload_waits_for_the_workloads_that_it_names() -> None:
     gated = workload("w", "door", pod_set(cpu=1))
     gated["metadata"]["annotations"] = {"kueue.x-k8s.io/admission-gated-by": "example.com/budget"}
     done = run(*BASE, gated)
@@ -124,7 +124,7 @@ def test_a_gated_workload_waits_for_whom_it_names() -> None:
     assert set(got(run(*BASE, gates(AdmissionGatedBy=False), gated))) == {"w"}
 
 
-def test_within_a_cycle_age_decides_where_priority_does_not() -> None:
+def test_within_a_cycle_age_decides_between_equal_priorities() -> None:
     queues = [
         flavor("f"),
         cluster_queue("p", group(["cpu"], f=[{"nominalQuota": 0}]), cohort="c"),
@@ -150,7 +150,7 @@ def test_a_job_without_a_class_has_the_default_one() -> None:
     assert set(got(run(*BASE, off, default, rival, job))) == {"w"}
 
 
-def test_a_gate_that_kueue_does_not_have_is_refused_and_one_that_is_not_simulated_named() -> None:
+def test_unknown_gates_are_refused_and_unsimulated_ones_are_named() -> None:
     with pytest.raises(DocumentError, match='no feature gate "PartialAdmision"; did you mean "PartialAdmission"'):
         run(*BASE, gates(PartialAdmision=False))
     with pytest.raises(DocumentError, match="neither true nor false"):

@@ -1,4 +1,4 @@
-"""Whom a workload may preempt, and who is spared."""
+"""Whom a workload may preempt, and whom not."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ RECLAIMS = FlavorMode.RECLAIM.name
         ("LowerOrNewerEqualPriority", ["low"]),
     ],
 )
-def test_the_lowest_priority_goes_first_if_the_policy_lets_it(policy: str, targets: list[str]) -> None:
+def test_the_lowest_priority_goes_first_if_the_policy_allows_it(policy: str, targets: list[str]) -> None:
     holders = [_holder("low", "q", 2, 0), _holder("newer", "q", 2, 10, 200), _holder("older", "q", 2, 10, 50)]
     _, _, found = _simulated(2, _queue("q", 6, withinClusterQueue=policy), *holders)
     assert found == targets
@@ -84,18 +84,18 @@ def test_of_equals_the_one_that_was_admitted_last_goes_first() -> None:
     assert _simulated(3, _queue("q", 6, **RECLAIM), *holders)[2] == ["late"]
 
 
-def test_who_leaves_anyway_goes_first() -> None:
+def test_a_workload_that_is_already_evicted_goes_first() -> None:
     leaving: dict[str, Any] = {"conditions": [{"type": "Evicted", "status": "True"}]}
     holders = [_holder("low", "q", 3, 0), _holder("leaving", "q", 3, 5, **leaving)]
     assert _simulated(3, _queue("q", 6, **RECLAIM), *holders)[2] == ["leaving"]
 
 
-def test_who_turns_out_not_to_be_needed_is_spared() -> None:
+def test_a_workload_that_need_not_go_is_spared() -> None:
     holders = [_holder("low", "q", 1, 0), _holder("middle", "q", 4, 1)]
     assert _simulated(4, _queue("q", 5, **RECLAIM), *holders) == (PREEMPT, 0, ["middle"])
 
 
-def test_borrowers_go_before_the_own_queue_and_only_until_they_are_back_in_their_quota() -> None:
+def test_borrowers_go_first_and_only_until_they_are_within_quota() -> None:
     documents = [
         _queue("q", 4, **RECLAIM),
         _queue("other", 4),
@@ -140,11 +140,11 @@ def test_a_cohort_is_left_alone_once_enough_of_it_has_gone() -> None:
         _holder("x1", "x", 2, 0),
         _holder("x2", "x", 2, 1),
     ]
-    # x may be made to give back what right borrowed from top, but not what y lends to it.
+    # x may have to return what right borrowed from top, but not what y lends to x.
     assert _simulated(2, *documents) == (RECLAIMS, 0, ["x1"])
 
 
-def test_a_subtree_that_holds_the_request_has_precedence_over_who_borrows_from_it() -> None:
+def test_a_subtree_takes_back_its_quota_from_borrowers() -> None:
     documents = [
         cohort("top"),
         cohort("left", parent="top"),
@@ -153,7 +153,7 @@ def test_a_subtree_that_holds_the_request_has_precedence_over_who_borrows_from_i
         _queue("far", 2, "top"),
         _holder("f", "far", 4, 50),
     ]
-    # q borrows from near, yet far has taken what is left's.
+    # q borrows from near, but far has taken what belongs to left.
     assert _simulated(4, *documents) == (RECLAIMS, 1, ["f"])
 
 
@@ -168,7 +168,7 @@ def test_a_subtree_that_holds_the_request_has_precedence_over_who_borrows_from_i
     ],
     ids=["forbidden", "lower", "equal", "at the threshold", "above the threshold"],
 )
-def test_preempting_while_borrowing_needs_leave(
+def test_preempting_while_borrowing_has_to_be_allowed(
     policy: dict[str, Any], holder: int, outcome: tuple[str, int, list[str]]
 ) -> None:
     documents = [
@@ -180,7 +180,7 @@ def test_preempting_while_borrowing_needs_leave(
     assert _simulated(4, *documents) == outcome
 
 
-def test_a_queue_at_its_quota_reclaims_nothing_for_what_it_would_borrow() -> None:
+def test_a_queue_reclaims_nothing_for_what_it_would_borrow() -> None:
     documents = [
         _queue("q", 2, **RECLAIM),
         _queue("other", 2),
@@ -192,7 +192,7 @@ def test_a_queue_at_its_quota_reclaims_nothing_for_what_it_would_borrow() -> Non
     assert _simulated(3, *documents)[0] == NOBODY
 
 
-def test_within_its_quota_a_queue_reclaims_before_it_would_borrow() -> None:
+def test_a_queue_reclaims_before_it_borrows() -> None:
     documents = [
         _queue("q", 5, **RECLAIM),
         _queue("other", 1),
@@ -201,11 +201,11 @@ def test_within_its_quota_a_queue_reclaims_before_it_would_borrow() -> None:
         _holder("low2", "q", 2, 1),
         _holder("b", "other", 3, 50),
     ]
-    # If it borrowed, both of its own would have to go and nobody else.
+    # If it borrowed, both of its own workloads would have to go, and nobody else.
     assert _simulated(3, *documents) == (PREEMPT, 0, ["b", "low1"])
 
 
-def test_a_cohort_that_is_back_in_its_quota_gives_no_more_though_a_queue_in_it_borrows() -> None:
+def test_a_cohort_back_within_its_quota_gives_no_more() -> None:
     documents = [
         cohort("top"),
         cohort("left", parent="top"),

@@ -44,7 +44,7 @@ TREE = _usage(
 )
 
 
-def test_a_cohort_owns_what_its_members_lend_and_its_own() -> None:
+def test_a_cohort_has_what_its_members_lend_and_its_own_quota() -> None:
     nodes = {node.name: node for queue in ("a", "c") for node in TREE.cohorts(queue)}
     assert {name: node.subtree[OF] for name, node in nodes.items()} == {"left": 6, "right": 2, "top": 3 + 4 + 2}
     assert {name: node.height for name, node in nodes.items()} == {"left": 1, "right": 1, "top": 2}
@@ -53,16 +53,16 @@ def test_a_cohort_owns_what_its_members_lend_and_its_own() -> None:
 @pytest.mark.parametrize(
     ("queue", "capacity"),
     [
-        ("a", 2 + 9),  # what left keeps back, and all of top
+        ("a", 2 + 9),  # what left keeps for itself, and all of top
         ("b", 4 + 2 + 9),  # its own guaranteed quota as well
         ("c", 2 + 2),  # right may borrow 2
     ],
 )
-def test_capacity_is_all_that_limits_let_through(queue: str, capacity: int) -> None:
+def test_capacity_is_what_the_limits_allow(queue: str, capacity: int) -> None:
     assert TREE.capacity(queue, OF) == TREE.available(queue, OF) == capacity
 
 
-def test_usage_counts_at_a_parent_only_beyond_what_is_guaranteed() -> None:
+def test_usage_counts_at_a_parent_only_above_the_guaranteed_quota() -> None:
     used = TREE.charge("b", {OF: 7})
     at = {node.name: used.at(node, OF) for node in (used.nodes["b"], *used.cohorts("b"))}
     assert at == {"b": 7, "left": 3, "top": 1}
@@ -70,7 +70,7 @@ def test_usage_counts_at_a_parent_only_beyond_what_is_guaranteed() -> None:
     assert used.available("c", OF) == 4
 
 
-def test_charging_leaves_the_old_usage_as_it_was_and_negative_charges_undo_it() -> None:
+def test_charging_returns_a_new_usage_and_can_be_undone() -> None:
     used = TREE.charge("a", {OF: 9}).charge("b", {OF: 3})
     assert TREE.available("a", OF) == 11
     undone = used.charge("a", {OF: -9}).charge("b", {OF: -3})
@@ -83,12 +83,12 @@ def test_charging_leaves_the_old_usage_as_it_was_and_negative_charges_undo_it() 
         ("a", 5, 0, True),
         ("a", 6, 1, True),
         ("a", 7, 2, False),
-        ("b", 9, 1, True),  # 4 of them it has for itself
+        ("b", 9, 1, True),  # 4 of them are guaranteed to it
         ("c", 3, 2, False),
         ("c", 99, 2, False),
     ],
 )
-def test_the_borrow_level_is_the_height_of_the_smallest_subtree_that_holds_a_request(
+def test_the_borrow_level_is_the_height_of_the_smallest_subtree(
     queue: str,
     extra: int,
     level: int,
@@ -98,19 +98,19 @@ def test_the_borrow_level_is_the_height_of_the_smallest_subtree_that_holds_a_req
 
 
 @pytest.mark.parametrize(("used", "available"), [(0, 5), (3, 2), (5, 0)])
-def test_what_a_queue_keeps_for_itself_does_not_widen_what_it_may_borrow(used: int, available: int) -> None:
+def test_a_guaranteed_quota_does_not_raise_the_borrowing_limit(used: int, available: int) -> None:
     own = Quota(5, borrowing_limit=0, lending_limit=1)
     usage = _usage({}, {"q": ("c", own), "rich": ("c", Quota(10))}).charge("q", {OF: used})
     assert usage.available("q", OF) == available
 
 
-def test_more_use_than_quota_is_a_negative_balance_and_nothing_available() -> None:
+def test_usage_above_quota_is_a_negative_balance_with_nothing_available() -> None:
     used = _usage({}, {"q": ("", Quota(2))}).charge("q", {OF: 5})
     assert used.balance("q", OF) == -3
     assert used.available("q", OF) == 0
 
 
-def test_a_cohort_that_only_its_members_name_exists() -> None:
+def test_a_cohort_exists_if_only_its_members_name_it() -> None:
     usage = _usage({}, {"a": ("c", Quota(1)), "b": ("c", Quota(2))})
     assert usage.capacity("a", OF) == 3
     assert usage.root("a") is usage.root("b")

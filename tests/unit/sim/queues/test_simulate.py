@@ -1,4 +1,4 @@
-"""Cycles over queues: who is admitted, at whose expense, and what every attempt says."""
+"""Cycles over queues: which workloads are admitted, at whose expense, and what each attempt reports."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_higher_priority_goes_first_then_the_older_then_the_order_of_the_file() 
     assert run.waiting == ("later", "last")
 
 
-def test_a_workload_that_does_not_fit_lets_others_pass_unless_the_queue_is_strict() -> None:
+def test_only_a_strict_queue_waits_for_a_workload_that_does_not_fit() -> None:
     documents = [
         workload("big", "door", pod_set(cpu=9), created=1),
         workload("small", "door", pod_set(cpu=1), created=2),
@@ -83,7 +83,7 @@ def test_a_workload_that_does_not_fit_lets_others_pass_unless_the_queue_is_stric
         ("BestEffortFIFO", "Never", None, True),
     ],
 )
-def test_the_first_of_a_strict_queue_keeps_quota_from_others_that_its_queue_could_not_take_back(
+def test_a_strict_queue_keeps_quota_that_it_could_not_reclaim(
     strategy: str, reclaims: str, limit: int | None, *, borrower: bool
 ) -> None:
     spec: dict[str, Any] = {"queueingStrategy": strategy, "preemption": {"reclaimWithinCohort": reclaims}}
@@ -118,7 +118,7 @@ def test_a_workload_takes_back_what_another_queue_borrowed() -> None:
     assert run.waiting == ("borrower",)
 
 
-def test_a_workload_that_was_preempted_for_nothing_keeps_its_place() -> None:
+def test_a_workload_that_need_not_be_preempted_keeps_its_place() -> None:
     run = _run(
         _queue(two=0, preemption={"withinClusterQueue": "LowerPriority"}),
         admitted("low", "q", {"cpu": "one"}, {"cpu": 2}),
@@ -129,7 +129,7 @@ def test_a_workload_that_was_preempted_for_nothing_keeps_its_place() -> None:
     assert sorted(_holders(run)) == ["low", "new"]
 
 
-def test_pods_that_cannot_be_placed_give_the_quota_back_and_the_next_flavor_is_tried() -> None:
+def test_pods_that_cannot_be_placed_try_the_next_flavor() -> None:
     run = _run(_queue(), workload("w", "door", pod_set(count=2, cpu=1)), nodes=PodSlots({"one": 1}))
     assert _table(run) == [("w", "one", "Fit", True, "two"), ("w", "two", "Fit", True, None)]
     assert "admitted, but its pods cannot be placed: 2 pods, but one has room for 1" in run.attempts[0]["reason"]
@@ -138,25 +138,25 @@ def test_pods_that_cannot_be_placed_give_the_quota_back_and_the_next_flavor_is_t
     assert {of.flavor: run.situation.usage.at(node, of) for of in node.quotas} == {"one": 0, "two": 2000}
 
 
-def test_a_workload_that_no_flavor_has_nodes_for_waits() -> None:
+def test_a_workload_waits_if_no_flavor_has_nodes_for_it() -> None:
     run = _run(_queue(), workload("w", "door", pod_set(count=2, cpu=1)), nodes=PodSlots({"one": 1, "two": 0}))
     assert [row["flavor"] for row in run.attempts] == ["one", "two"]
     assert run.waiting == ("w",)
 
 
-def test_workloads_that_hold_quota_already_hold_nodes_too() -> None:
+def test_admitted_workloads_use_nodes_too() -> None:
     holder = admitted("old", "q", {"cpu": "one"}, {"cpu": 1})
     run = _run(_queue(two=0), holder, workload("new", "door", pod_set(cpu=1)), nodes=PodSlots({"one": 1}))
     assert "one has room for 0" in run.attempts[0]["reason"]
 
 
-def test_a_holder_whose_pods_have_no_nodes_is_reported() -> None:
+def test_an_admitted_workload_without_nodes_is_reported() -> None:
     run = _run(_queue(), admitted("old", "q", {"cpu": "one"}, {"cpu": 1}), nodes=PodSlots({"one": 0}))
     assert [(row["workload"], row["flavor"], row["chosen"]) for row in run.attempts] == [("old", None, True)]
     assert "one has room for 0" in run.attempts[0]["reason"]
 
 
-def test_two_queues_that_borrow_the_same_do_not_both_get_it() -> None:
+def test_two_queues_do_not_borrow_the_same_quota() -> None:
     run = _run(
         _queue(cohort="c", one=0, two=0),
         _queue(name="other", cohort="c", one=0, two=0),
@@ -171,7 +171,7 @@ def test_two_queues_that_borrow_the_same_do_not_both_get_it() -> None:
     )
 
 
-def test_a_workload_in_its_own_quota_goes_before_an_older_one_that_borrows() -> None:
+def test_a_workload_within_quota_goes_before_an_older_borrower() -> None:
     run = _run(
         _queue(cohort="c", one=1, two=0),
         _queue(name="other", cohort="c", one=3, two=0),
@@ -182,7 +182,7 @@ def test_a_workload_in_its_own_quota_goes_before_an_older_one_that_borrows() -> 
     assert list(_holders(run)) == ["owns"]
 
 
-def test_who_has_preempted_others_goes_before_a_hopeless_one_that_was_woken() -> None:
+def test_a_preemptor_goes_before_a_hopeless_workload() -> None:
     run = _run(
         _queue(cohort="c", one=1, two=0, preemption={"reclaimWithinCohort": "Any"}),
         _queue(name="other", cohort="c", one=0, two=0),
@@ -194,7 +194,7 @@ def test_who_has_preempted_others_goes_before_a_hopeless_one_that_was_woken() ->
     assert list(_holders(run)) == ["owner"]
 
 
-def test_who_waits_for_its_own_preemption_goes_before_who_borrows_less() -> None:
+def test_a_preemptor_goes_before_a_workload_that_borrows_less() -> None:
     while_borrowing = {
         "withinClusterQueue": "LowerPriority",
         "reclaimWithinCohort": "LowerPriority",
@@ -227,7 +227,7 @@ def test_two_workloads_that_need_the_same_victim_take_turns() -> None:
     assert sorted(_holders(run)) == ["first", "second"]
 
 
-def test_what_a_preemptor_waits_for_is_promised_to_it() -> None:
+def test_the_quota_that_a_preemptor_waits_for_is_reserved() -> None:
     run = _run(
         _queue(cohort="c", one=4, two=0, preemption={"withinClusterQueue": "LowerPriority"}),
         _queue(name="other", cohort="c", one=0, two=0),
@@ -241,7 +241,7 @@ def test_what_a_preemptor_waits_for_is_promised_to_it() -> None:
     assert guest[0].endswith("another workload of this cycle took the quota")
 
 
-def test_who_was_preempted_gives_its_nodes_back() -> None:
+def test_a_preempted_workload_frees_its_nodes() -> None:
     run = _run(
         _queue(two=0, preemption={"withinClusterQueue": "LowerPriority"}),
         admitted("low", "q", {"cpu": "one"}, {"cpu": 4}),
@@ -251,7 +251,7 @@ def test_who_was_preempted_gives_its_nodes_back() -> None:
     assert list(_holders(run)) == ["new"]
 
 
-def test_who_is_preempted_does_not_come_back_through_a_queue_that_is_stopped() -> None:
+def test_a_preempted_workload_waits_if_its_queue_is_stopped() -> None:
     stopped = local_queue("stopped", "q")
     stopped["spec"]["stopPolicy"] = "Hold"
     low = admitted("low", "q", {"cpu": "one"}, {"cpu": 4})
@@ -272,7 +272,7 @@ def test_who_is_preempted_does_not_come_back_through_a_queue_that_is_stopped() -
     assert ("low", "the queue is stopped (Hold)") in {(row["workload"], row["reason"]) for row in run.attempts}
 
 
-def test_a_workload_of_a_queue_that_nothing_defines_waits_while_others_are_admitted() -> None:
+def test_a_workload_of_a_missing_queue_waits_and_others_are_admitted() -> None:
     lost = [workload("lost", "nope", pod_set(cpu=1)), workload("stray", "away", pod_set(cpu=1))]
     run = _run(_queue(), local_queue("away", "gone"), *lost, workload("w", "door", pod_set(cpu=1)))
     assert list(_holders(run)) == ["w"]
@@ -282,7 +282,7 @@ def test_a_workload_of_a_queue_that_nothing_defines_waits_while_others_are_admit
     }
 
 
-def test_what_leaves_wakes_who_waits_in_its_tree() -> None:
+def test_a_workload_that_leaves_wakes_the_others_in_its_tree() -> None:
     run = _run(
         _queue(cohort="c", one=4, two=0, preemption={"reclaimWithinCohort": "Any"}),
         _queue(name="other", cohort="c", one=2, two=0),
@@ -298,7 +298,7 @@ def test_what_leaves_wakes_who_waits_in_its_tree() -> None:
     assert sorted(_holders(run)) == ["owner", "small"]
 
 
-def test_an_old_state_is_forgotten_once_something_has_left_the_queue() -> None:
+def test_a_search_starts_again_once_something_has_left_the_queue() -> None:
     run = _run(
         _queue(cohort="c", one=2, two=4),
         _queue(
@@ -316,7 +316,7 @@ def test_an_old_state_is_forgotten_once_something_has_left_the_queue() -> None:
         nodes=PodSlots({"one": 2}),
     )
     slow = [(row["flavor"], row["next"]) for row in run.attempts if row["workload"] == "slow"]
-    # Its first attempt ended at "one"; then "loan" had to leave, and went before it when the queue was tried again.
+    # Its first attempt ended at "one"; then "loan" had to leave, and was tried before it.
     assert slow == [("one", "two"), ("one", "two"), ("two", None)]
 
 
@@ -326,7 +326,7 @@ def test_fewer_pods_are_admitted_where_the_workload_allows_it() -> None:
     assert _holders(run) == {"w": ["one"]}
 
 
-def test_what_is_not_covered_or_cannot_be_counted_is_a_row_without_a_flavor() -> None:
+def test_uncovered_or_uncountable_resources_are_a_row_without_a_flavor() -> None:
     claims = {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "nope"}]}
     run = _run(_queue(), workload("a", "door", pod_set(memory=1)), workload("b", "door", pod_set(spec=claims)))
     by_name = {row["workload"]: row for row in run.attempts}
@@ -342,7 +342,7 @@ def test_pods_that_ask_for_nothing_are_admitted_and_have_a_row() -> None:
     assert [(row["flavor"], row["mode"], row["chosen"]) for row in run.attempts] == [(None, "Fit", True)]
 
 
-def test_two_workloads_that_could_preempt_each_other_forever_come_to_an_end() -> None:
+def test_two_workloads_do_not_preempt_each_other_forever() -> None:
     both: dict[str, Any] = {
         "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerOrNewerEqualPriority"}
     }
@@ -356,7 +356,7 @@ def test_two_workloads_that_could_preempt_each_other_forever_come_to_an_end() ->
     assert len(run.situation.admitted) + len(run.waiting) == 6
 
 
-def test_rows_have_the_keys_that_programs_rely_on_and_say_why() -> None:
+def test_rows_keep_their_keys_and_say_why() -> None:
     run = _run(
         _queue(cohort="c", one=2, flavorFungibility={"whenCanBorrow": "TryNextFlavor"}),
         _queue(name="lender", cohort="c"),
@@ -369,7 +369,7 @@ def test_rows_have_the_keys_that_programs_rely_on_and_say_why() -> None:
     assert run.attempts[1]["reason"] == "3 of 8 available; the search stops here; admitted"
 
 
-def test_the_table_for_people_has_a_line_for_each_flavor() -> None:
+def test_the_table_has_a_line_for_each_flavor() -> None:
     console = Console(width=160, record=True, file=StringIO())
     console.print(attempts_drawn(_run(_queue(), workload("w", "door", pod_set(cpu=9))).rows))
     drawn = console.export_text()

@@ -1,4 +1,4 @@
-"""The decision agrees with Kueue's own code, whose answers are in tests/vectors/flavors.json."""
+"""The simulator decides as Kueue's own code did, whose answers are in tests/vectors/flavors.json."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ IN_V1BETA1 = {"cohortName": "cohort"}
 
 
 def _documents(scenario: Mapping[str, Any], version: str = KUEUE) -> list[dict[str, Any]]:
-    """The scenario as files would hold it."""
+    """The scenario, as it would be in files."""
     made = [
         {"apiVersion": version if kind == "ClusterQueue" else KUEUE, "kind": kind, **item}
         for kind, key in (("ClusterQueue", "clusterQueues"), ("Cohort", "cohorts"), ("ResourceFlavor", "flavors"))
@@ -111,7 +111,7 @@ def _last(scenario: Mapping[str, Any]) -> SearchState | None:
 
 
 class Recorded:
-    """An oracle that answers as Kueue's did, and fails for a question that Kueue did not ask."""
+    """An oracle that answers as Kueue's did, and fails on a question that Kueue did not ask."""
 
     def __init__(self, scenario: Mapping[str, Any]) -> None:
         self.answers = {
@@ -143,7 +143,7 @@ def _decide(scenario: Mapping[str, Any], setup: Setup) -> tuple[QueueDecision, R
 
 
 def _attempts(item: PodSetAssignment) -> list[dict[str, Any]]:
-    """As the vectors list them: by name."""
+    """As the vectors list them, by name."""
     listed = [
         {
             "flavor": attempt.flavor,
@@ -227,19 +227,19 @@ def test_a_decision_is_that_of_kueue(scenario: dict[str, Any]) -> None:
     "scenario",
     [item for item in BY_ID if "lastStateOutdated" in item.values[0]["expected"]],  # type: ignore[index]
 )
-def test_a_remembered_state_is_outdated_when_kueue_says_so(scenario: dict[str, Any]) -> None:
+def test_a_saved_state_is_outdated_when_kueue_says_so(scenario: dict[str, Any]) -> None:
     last = _last(scenario)
     assert last is not None
     valid = still_valid(last, _setup(scenario).pending[0], _now(scenario))
     assert valid != scenario["expected"]["lastStateOutdated"]
 
 
-# Preemption by fair shares is not simulated.
+# Preemption by fair sharing is not simulated.
 CLASSICAL = [item for item in BY_ID if not item.values[0].get("fairSharing")]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("scenario", CLASSICAL)
-def test_our_own_preemption_answers_as_that_of_kueue(scenario: dict[str, Any]) -> None:
+def test_our_preemption_answers_like_kueues(scenario: dict[str, Any]) -> None:
     setup = _setup(scenario)
     preemptor = Preemptor(setup.queues, setup.usage, setup.admitted)
     for expected in scenario["expected"]["simulations"]:
@@ -251,7 +251,7 @@ def test_our_own_preemption_answers_as_that_of_kueue(scenario: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("scenario", CLASSICAL)
-def test_the_workloads_preempted_for_the_whole_assignment_are_those_of_kueue(scenario: dict[str, Any]) -> None:
+def test_the_preempted_workloads_are_kueues(scenario: dict[str, Any]) -> None:
     setup = _setup(scenario)
     preemptor = Preemptor(setup.queues, setup.usage, setup.admitted)
     workload = setup.pending[0]

@@ -27,7 +27,7 @@ def pod(name: str, *, spec: dict[str, Any] | None = None, **status: Any) -> dict
     return {"kind": "Pod", "metadata": {"name": name, "namespace": "ns"}, "spec": spec or {}, "status": status}
 
 
-def test_a_claim_has_its_pods_from_reservations_owners_and_pods() -> None:
+def test_a_claims_pods_come_from_reservations_owners_and_pods() -> None:
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "owner", "uid": "u"}
     reserved = [{"resource": "pods", "name": "reserved", "uid": "u"}]
     entry = {"name": "gpu", "resourceClaimTemplateName": "t"}
@@ -49,7 +49,7 @@ def test_a_claim_has_its_pods_from_reservations_owners_and_pods() -> None:
     assert [share.device.device for share in shown.shares] == ["gpu-0"]
 
 
-def test_a_pod_group_is_a_remark_of_its_claim_and_no_pod() -> None:
+def test_a_pod_group_is_a_note_on_its_claim_and_not_a_pod() -> None:
     group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "crew", "uid": "u"}
     member = pod("crew-0", spec={"resourceClaims": [{"name": "x", "resourceClaimName": "c"}]})
     (shown,) = seen(claim("c", "gpu-0", reservedFor=[group]), member).fleet_claims()
@@ -77,14 +77,14 @@ def test_a_document_that_does_not_decode_is_named_and_the_others_are_read() -> N
     assert any("dump.yaml, document 1 (ResourceClaim broken) cannot be read" in note for note in read.notes)
 
 
-def test_every_kind_that_is_lacking_is_named() -> None:
+def test_every_missing_kind_is_named() -> None:
     notes = " ".join(seen().notes)
     for kind in ("ResourceSlice", "ResourceClaim", "Node", "Pod", "DeviceClass", "Event"):
         assert f"no {kind} was read" in notes
     assert "no Pod is" not in " ".join(seen(pod("p")).notes)
 
 
-def test_nodes_say_what_keeps_pods_away() -> None:
+def test_nodes_show_what_keeps_pods_away() -> None:
     node = {
         "kind": "Node",
         "metadata": {"name": "n"},
@@ -99,7 +99,7 @@ def test_nodes_say_what_keeps_pods_away() -> None:
     assert seen(node, healthy).node_remarks == {"n": ("not Ready: kubelet is silent", "cordoned"), "m": ()}
 
 
-def test_pods_that_have_ended_are_left_out_and_warnings_stand_newest_first() -> None:
+def test_ended_pods_are_left_out_and_the_newest_warning_is_first() -> None:
     def event(message: str, time: str, **about: str) -> dict[str, Any]:
         involved = {"kind": "Pod", "namespace": "ns", "name": "p", **about}
         return {
@@ -123,7 +123,7 @@ def test_pods_that_have_ended_are_left_out_and_warnings_stand_newest_first() -> 
     assert (only.name, only.warnings) == ("ns/p", ("Failed: newer", "Failed: older"))
 
 
-def test_a_template_that_asks_for_no_claim_leaves_nothing_to_generate() -> None:
+def test_a_template_without_claims_leaves_nothing_to_generate() -> None:
     entries = [{"name": "none", "resourceClaimTemplateName": "t"}, {"name": "late", "resourceClaimTemplateName": "t"}]
     (read,) = seen(pod("p", spec={"resourceClaims": entries}, resourceClaimStatuses=[{"name": "none"}])).pods
     assert (read.claims, read.ungenerated) == ((), ("late",))
@@ -134,7 +134,7 @@ def rule(name: str, effect: str = "NoSchedule", **selector: str) -> dict[str, An
     return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": name}, "spec": spec}
 
 
-def test_the_taints_of_rules_are_on_the_devices_that_they_select_with_the_rules_name() -> None:
+def test_the_taints_of_rules_are_on_their_devices_with_the_rules_name() -> None:
     cluster = seen(slice_document("n", 2), rule("fans", device="gpu-1"), rule("hint", "None", driver=DRIVER))
     picture = cluster_picture(cluster, None, Features(), title="t")
     first, second = picture.nodes[0].devices
@@ -144,7 +144,7 @@ def test_the_taints_of_rules_are_on_the_devices_that_they_select_with_the_rules_
     assert second.closed
 
 
-def test_a_rule_that_cannot_be_read_is_said_and_where_rules_were_not_read_that_too() -> None:
+def test_unreadable_rules_are_reported() -> None:
     strange = rule("strange")
     strange["spec"]["deviceSelector"] = {"deviceClassName": "gpu"}
     notes = seen(slice_document("n"), strange).notes

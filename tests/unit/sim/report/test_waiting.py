@@ -65,7 +65,7 @@ def judged(*documents: dict[str, Any]) -> dict[str, WaitingPod]:
     return {each.name: each for each in found}
 
 
-def test_the_schedulers_words_come_first_then_those_of_its_model() -> None:
+def test_the_schedulers_message_comes_before_the_models() -> None:
     found = judged(slice_of("n"), claim("held", 1, "gpu-0"), claim("big", 2), pod("p", "big", message="0/1 nodes"))
     scheduler, model, *groups = found["ns/p"].reasons
     assert scheduler == "kube-scheduler: 0/1 nodes"
@@ -80,7 +80,7 @@ def test_each_pod_is_judged_on_the_cluster_as_it_is() -> None:
         assert found[name].reasons[0] == "it fits on node n now"
 
 
-def test_what_keeps_a_pod_off_nodes_besides_its_claims_is_said() -> None:
+def test_other_reasons_than_claims_are_reported() -> None:
     found = judged(slice_of("n"), claim("a", 1), pod("p", "a", nodeSelector={"disk": "ssd"}))
     assert "didn't match Pod's node affinity/selector" in found["ns/p"].reasons[0]
 
@@ -110,7 +110,7 @@ def test_a_pod_whose_claims_are_allocated_waits_for_what_its_events_say() -> Non
     assert silent == "the reason is unknown; see kubectl describe pod -n ns p"
 
 
-def test_who_runs_or_has_no_claims_does_not_wait_and_a_claim_without_a_pod_does() -> None:
+def test_only_pods_with_claims_and_lonely_claims_wait() -> None:
     found = judged(slice_of("n"), claim("a", 1), claim("lonely", 9), pod("p", "a", phase="Running"), pod("plain"))
     assert list(found) == ["ns/lonely"]
     assert found["ns/lonely"].reasons[0].startswith("no known pod uses it")
@@ -123,7 +123,7 @@ def test_without_slices_classes_or_nodes_nothing_is_guessed() -> None:
         assert notes == ()
 
 
-def test_what_the_model_cannot_judge_is_noted_and_the_pod_is_shown_all_the_same() -> None:
+def test_what_the_model_cannot_judge_is_noted_and_the_pod_is_still_shown() -> None:
     broken = {"matchExpressions": [{"key": "a", "operator": "Near"}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [broken]}}}
     documents = sources(CLASS, node(), slice_of("n"), claim("a", 1), pod("p", "a", message="m", affinity=affinity))
@@ -131,6 +131,6 @@ def test_what_the_model_cannot_judge_is_noted_and_the_pod_is_shown_all_the_same(
     assert only.reasons[0] == "kube-scheduler: m"
 
 
-def test_a_broken_document_keeps_no_pod_from_being_judged() -> None:
+def test_a_broken_document_does_not_keep_other_pods_from_being_judged() -> None:
     broken = {"kind": "ResourceClaim", "metadata": {"name": "broken"}, "status": {"allocation": 7}}
     assert judged(broken, slice_of("n"), claim("a", 1), pod("p", "a"))["ns/p"].reasons[0] == "it fits on node n now"

@@ -1,4 +1,4 @@
-"""Amounts of resources that the API server takes or refuses."""
+"""Amounts of resources that the API server accepts or refuses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_amounts_of_a_container_are_refused(
     assert all(part in error for part, error in zip(expected, found, strict=True))
 
 
-def test_amounts_that_a_cluster_takes_pass() -> None:
+def test_amounts_that_a_cluster_accepts_are_accepted() -> None:
     amounts = {
         "cpu": "0.5",
         "memory": "1.5Gi",
@@ -70,7 +70,7 @@ def test_amounts_that_a_cluster_takes_pass() -> None:
     assert errors(containers=containers, initContainers=containers, resources=pods, overhead=overhead) == []
 
 
-def test_amounts_of_init_containers_overhead_and_whole_pods_are_looked_at_too() -> None:
+def test_amounts_of_init_containers_overhead_and_pods_are_checked_too() -> None:
     whole = {"limits": {"example.com/gpu": "-1"}}
     only = '"example.com/gpu" is not supported at pod level; only cpu, memory and huge pages are'
     assert errors(initContainers=container({"cpu": "-2"}), overhead={"memory": "-1"}, resources=whole) == [
@@ -81,7 +81,7 @@ def test_amounts_of_init_containers_overhead_and_whole_pods_are_looked_at_too() 
     ]
 
 
-def test_a_whole_pod_has_no_less_than_its_containers() -> None:
+def test_a_pods_request_may_not_be_less_than_its_containers() -> None:
     containers = container(
         {"cpu": "2", "memory": "1Gi"}, {"cpu": "2", "memory": "5Gi", "hugepages-1Gi": "2Gi"}
     ) + container({"cpu": "2"}, {"hugepages-1Gi": "2Gi", "cpu": "2"})
@@ -93,7 +93,7 @@ def test_a_whole_pod_has_no_less_than_its_containers() -> None:
     ]
 
 
-def test_what_the_api_server_fills_in_counts_in_what_is_asked_for_a_whole_pod() -> None:
+def test_defaults_of_the_api_server_count_in_a_pods_request() -> None:
     asked = {"requests": {"cpu": "500m"}}
     (error,) = errors(containers=container({}, {"cpu": "1500m"}), resources=asked)
     assert error == "spec.resources.requests[cpu]: 500m is less than the containers request"
@@ -107,13 +107,13 @@ def test_what_the_api_server_fills_in_counts_in_what_is_asked_for_a_whole_pod() 
     assert error == "spec.resources.requests[memory]: -1 is below 0"
 
 
-def test_amounts_finer_than_thousandths_are_compared_as_they_are_stored() -> None:
+def test_amounts_are_compared_after_they_are_rounded() -> None:
     assert errors(containers=container({"cpu": "1u"}, {"cpu": "1n"})) == []
     (error,) = errors(containers=container({"cpu": "1001u"}, {"cpu": "1m"}))
     assert error == f"{CONTAINER}.requests[cpu]: 2m is more than the limit of 1m"
 
 
-def test_names_that_only_a_node_may_have_are_counted_as_kubernetes_counts_them() -> None:
+def test_resource_names_of_nodes_are_judged_as_by_kubernetes() -> None:
     status = {"allocatable": {f"example.com/{'x' * 64}": "1.5", "services": "1.5", "storage": "1.5"}}
     node = decode(SchedulingNode, {"metadata": {"name": "n"}, "status": status})
     assert [error.path for error in node_amount_errors(node)] == ["status.allocatable[services]"]
@@ -126,7 +126,7 @@ def test_a_pod_with_a_negative_request_is_refused_with_its_place() -> None:
     assert raised.value.path == f"{CONTAINER}.requests[cpu]"
 
 
-def test_amounts_of_a_node_are_whole_where_things_are_counted_and_never_below_0() -> None:
+def test_amounts_of_a_node_are_never_negative_and_counts_are_whole() -> None:
     status = {"allocatable": {"cpu": "-4", "pods": "1.5", "odd": "3m"}, "capacity": {"example.com/gpu": "500m"}}
     node = decode(SchedulingNode, {"metadata": {"name": "n"}, "status": status})
     assert [f"{error.path}: {error.message}" for error in node_amount_errors(node)] == [

@@ -1,4 +1,4 @@
-"""What a pod asks of its node."""
+"""What a pod asks for on its node."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def asked(given: SchedulingPod, **counting: Any) -> dict[str, int]:
     return amounts_of(pod_requests(given, Counting(37, **counting)))
 
 
-def test_containers_add_up_and_fractions_are_rounded_up_once() -> None:
+def test_containers_are_added_up_and_the_sum_is_rounded_up_once() -> None:
     assert asked(pod(container("a", cpu="100.4m"), container("b", cpu="100.4m", memory="1.5"))) == {
         "cpu": 201,
         "memory": 2,
     }
 
 
-def test_an_init_container_counts_by_itself_beside_those_that_stay() -> None:
+def test_an_init_container_runs_alone_with_the_sidecars() -> None:
     inits = [
         container("first", cpu="3"),
         container("stays", "Always", cpu="1"),
@@ -46,12 +46,12 @@ def test_an_init_container_counts_by_itself_beside_those_that_stay() -> None:
     assert asked(pod(container("a", cpu="2"), initContainers=inits)) == {"cpu": 4000}
 
 
-def test_a_container_that_stays_runs_beside_the_others_to_the_end() -> None:
+def test_a_sidecar_runs_next_to_the_others_to_the_end() -> None:
     inits = [container("stays", "Always", cpu="1"), container("once", cpu="1")]
     assert asked(pod(container("a", cpu="2"), initContainers=inits)) == {"cpu": 3000}
 
 
-def test_overhead_is_added_to_what_is_asked_for_the_whole_pod() -> None:
+def test_overhead_is_added_to_the_pods_request() -> None:
     given = pod(container("a", cpu="1"), resources={"requests": {"cpu": "4"}}, overhead={"cpu": "250m"})
     assert asked(given) == {"cpu": 4250}
     assert asked(given, pod_level=False) == {"cpu": 1250}
@@ -67,13 +67,13 @@ def statuses(**allocated: str) -> dict[str, Any]:
     return {"containerStatuses": [{"name": "a", "allocatedResources": allocated, "resources": resources}]}
 
 
-def test_while_a_resize_is_under_way_the_greatest_amount_counts() -> None:
+def test_during_a_resize_the_greatest_amount_counts() -> None:
     given = pod(container("a", cpu="1"), status=statuses(cpu="2"))
     assert asked(given) == {"cpu": 1000}
     assert asked(given, status=True) == {"cpu": 3000}
 
 
-def test_a_resize_that_can_never_be_done_does_not_count() -> None:
+def test_an_infeasible_resize_does_not_count() -> None:
     condition = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
     given = pod(container("a", cpu="9"), status={**statuses(cpu="2"), "conditions": [condition]})
     assert asked(given, status=True) == {"cpu": 3000}
@@ -93,22 +93,22 @@ def test_a_container_that_asks_for_nothing_counts_when_nodes_are_scored() -> Non
     assert PodInfo.of(pod(container("a"), container("b", cpu="2")), 37).non_zero == (2100, 400 << 20)
 
 
-def test_what_is_asked_for_the_whole_pod_counts_for_containers_that_ask_for_nothing() -> None:
+def test_the_pods_request_counts_for_containers_without_one() -> None:
     given = pod(container("a"), resources={"requests": {"cpu": "3"}})
     assert PodInfo.of(given, 37).non_zero == (3000, 200 << 20)
 
 
-def test_a_limit_stands_for_a_request_that_is_missing() -> None:
+def test_a_limit_replaces_a_missing_request() -> None:
     bare = {"name": "a", "resources": {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}}
     assert asked(with_defaults(pod(bare), {})) == {"cpu": 1000, "memory": GI}
 
 
-def test_limits_for_the_whole_pod_make_requests_of_what_its_containers_ask() -> None:
+def test_a_pods_limits_count_only_where_its_containers_ask_for_nothing() -> None:
     given = pod(container("a", cpu="1500m"), resources={"limits": {"cpu": "4", "memory": "2Gi"}})
     assert asked(with_defaults(given, {})) == {"cpu": 1500, "memory": 2 * GI}
 
 
-def test_a_pod_gets_the_tolerations_and_the_priority_that_the_server_gives() -> None:
+def test_a_pod_gets_the_servers_tolerations_and_priority() -> None:
     gold = PriorityClass(value=7, preemption_policy="Never")
     usual = PriorityClass(metadata=ObjectMeta(name="usual"), value=3, global_default=True)
     classes = {"gold": gold, "usual": usual}
@@ -128,7 +128,7 @@ def test_a_pod_gets_the_tolerations_and_the_priority_that_the_server_gives() -> 
     assert len(with_defaults(own, {}).spec.tolerations) == 1
 
 
-def test_a_port_of_a_pod_on_the_network_of_its_node_is_one_of_the_node() -> None:
+def test_a_port_of_a_pod_with_host_network_is_a_port_of_the_node() -> None:
     given = pod({"name": "a", "ports": [{"containerPort": 80}]}, hostNetwork=True)
     (port,) = PodInfo.of(with_defaults(given, {}), 37).ports
     assert (port.address, port.protocol, port.port) == ("0.0.0.0", "TCP", 80)  # noqa: S104 - all addresses

@@ -1,4 +1,4 @@
-"""How nodes are scored where the recorded placements of real schedulers do not tell one rule from another."""
+"""How nodes are scored, where the recorded placements of real schedulers cannot tell one rule from another."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def info(name: str, *pods: str, taints: tuple[dict[str, str], ...] = (), **label
     return NodeInfo.of(node, (PodInfo.of(pod(each), 37) for each in pods))
 
 
-def test_devices_count_twice() -> None:
+def test_the_score_of_devices_has_a_weight_of_two() -> None:
     nodes = snapshot(info("a"), info("b"))
     scores = totals(PodInfo.of(pod(), 37), nodes, list(nodes.nodes.values()), {"a": 8, "b": 4}, 37)
     assert [(score.node, score.plugins["DynamicResources"]) for score in scores] == [("a", 100), ("b", 50)]
     assert scores[0].total - scores[1].total == 2 * 50
 
 
-def test_a_toleration_of_another_effect_does_not_make_a_taint_liked() -> None:
+def test_a_toleration_of_another_effect_does_not_change_a_taints_score() -> None:
     taint = {"key": "spot", "effect": "PreferNoSchedule"}
     node = info("a", taints=(taint,)).node
     assert disliked_taints(node, pod()) == 1
@@ -43,7 +43,7 @@ def test_a_toleration_of_another_effect_does_not_make_a_taint_liked() -> None:
     assert disliked_taints(node, pod(tolerations=[{"key": "spot", "operator": "Exists"}])) == 0
 
 
-def test_pods_nearby_weigh_by_the_logarithm_of_the_topologies_and_two_more() -> None:
+def test_spread_pods_weigh_by_the_logarithm_of_the_number_of_zones() -> None:
     spread = {"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "maxSkew": 1, "labelSelector": {}}
     spread["labelSelector"] = {"matchExpressions": [{"key": "app", "operator": "Exists"}]}
     others = [f"o{number}" for number in range(10)]
@@ -53,9 +53,9 @@ def test_pods_nearby_weigh_by_the_logarithm_of_the_topologies_and_two_more() -> 
     assert scores == {"a": 0, "b": 100 * (most - some) // most, "c": 100}
 
 
-def test_pods_of_a_service_are_spread_over_nodes_though_none_has_a_zone() -> None:
+def test_pods_of_a_service_are_spread_even_if_no_node_has_a_zone() -> None:
     together = LabelMatcher(LabelSelector(match_labels={"app": "p"}))
     nodes = Snapshot(VersionedMap({node.name: node for node in (info("a", "p"), info("b"))}), {}, lambda _: together)
-    # One pod weighs log(4), and the skew of 3 that is allowed for nodes adds 2 to each; zones are passed over. So the
-    # raw scores are 3 and 2.
+    # One pod weighs log(4), and the default maxSkew of 3 for nodes adds 2 to each; zones are ignored. So the raw scores
+    # are 3 and 2.
     assert spread_scores(pod(), nodes, nodes.nodes.values()) == {"a": 100 * 2 // 3, "b": 100}
