@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from dranode.api.resource import DeviceRequestAllocationResult, ResourceClaim, ResourceSlice
 from dranode.driver.claims.grant import readable_results
@@ -125,6 +126,9 @@ def _users(pods: Iterable[LivePod]) -> Mapping[tuple[str, str], tuple[LivePod, .
     return {key: tuple(claim_pods) for key, claim_pods in users.items()}
 
 
+_YEAR: Final = 365 * 86400
+
+
 def age(created: str, now: datetime) -> str:
     """Return an age as kubectl prints it (`5d`, `47s`); `<unknown>` without a time, `<invalid>` for a future time."""
     try:
@@ -143,11 +147,13 @@ def age(created: str, now: datetime) -> str:
         (8 * 3600, hours, "h", minutes % 60, "m"),
         (48 * 3600, hours, "h", 0, ""),
         (8 * 86400, days, "d", hours % 24, "h"),
+        (2 * _YEAR, days, "d", 0, ""),
+        (8 * _YEAR, days // 365, "y", days % 365, "d"),
     )
     for limit, whole, unit, rest, smaller in steps:
         if seconds < limit:
             return f"{whole}{unit}{rest}{smaller}" if rest else f"{whole}{unit}"
-    return f"{days}d"
+    return f"{days // 365}y"
 
 
 @dataclass(slots=True)

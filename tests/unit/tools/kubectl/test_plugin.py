@@ -281,7 +281,8 @@ def test_an_unreadable_default_kubeconfig_is_not_called_missing(
     ("seconds", "text"),
     [(-2, "<invalid>"), (-1, "0s"),
      (0, "0s"), (119, "119s"), (120, "2m"), (125, "2m5s"), (600, "10m"), (3 * 3600 + 60, "3h1m"), (9 * 3600, "9h"),
-     (3 * 86400, "3d"), (3 * 86400 + 7200, "3d2h"), (30 * 86400, "30d")],
+     (3 * 86400, "3d"), (3 * 86400 + 7200, "3d2h"), (30 * 86400, "30d"), (729 * 86400, "729d"),
+     (730 * 86400, "2y"), (800 * 86400, "2y70d"), (2921 * 86400, "8y")],
 )  # fmt: skip
 def test_ages_are_written_as_kubectl_writes_them(seconds: int, text: str) -> None:
     made = datetime(2026, 1, 1, tzinfo=UTC)
