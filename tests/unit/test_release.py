@@ -11,10 +11,9 @@ import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
 
-import pytest
 import yaml
 
-from release import archives, trial
+from release import archives
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = re.compile(
@@ -87,14 +86,6 @@ def archive(path: Path, blobs: dict[str, bytes], *manifests: bytes) -> Path:
     outer = {"manifests": [blob(blobs, json.dumps(index).encode())]}
     path.write_bytes(packed({"index.json": json.dumps(outer).encode(), **blobs}))
     return path
-
-
-def test_the_size_of_an_installation_excludes_bytecode(tmp_path: Path) -> None:
-    (tmp_path / "package" / "__pycache__").mkdir(parents=True)
-    (tmp_path / "package" / "code.py").write_bytes(b"x" * 1_500_000)
-    (tmp_path / "package" / "__pycache__" / "code.pyc").write_bytes(b"x" * 9_000_000)
-    (tmp_path / "package" / "link.py").symlink_to("code.py")
-    assert trial.megabytes(tmp_path) == pytest.approx(1.5)
 
 
 def test_an_image_has_the_same_bytes_whatever_the_order_of_its_blobs(tmp_path: Path) -> None:
