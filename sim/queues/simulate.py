@@ -289,7 +289,7 @@ def _preempt(cycle: _Cycle, workload: Workload, decision: QueueDecision) -> tupl
     states = {key: state for key, state in situation.states.items() if key != workload.key}
     situation = replace(situation, states=states, preempting=situation.preempting | {workload.key})
     promised = cycle.usage.charge(workload.queue, decision.assignment.usage)
-    return _Cycle(situation, promised, (*cycle.leaving, *decision.targets)), f"tries again once {names} has left"
+    return _Cycle(situation, promised, (*cycle.leaving, *decision.targets)), f"tries again without {names}"
 
 
 def _admit(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: Nodes) -> tuple[_Cycle, str]:
