@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -116,8 +116,8 @@ class RuntimeState(msgspec.Struct):
         return {key: at for key, at in self._sent_at.items() if now - at < _SETTLING}
 
 
-class Instance(Protocol):
-    """The role of this instance of the driver: alone, or one of two during a rolling update.
+class Instance:
+    """The role of this instance of the driver: alone, as here, or one of two during a rolling update (`Authority`).
 
     The runtime calls both instances. Both decide everything, so that either can continue alone, but only one answers.
     """
@@ -125,6 +125,7 @@ class Instance(Protocol):
     @property
     def active(self) -> bool:
         """Return whether this instance sends unsolicited updates."""
+        return True
 
     @property
     def speaks(self) -> bool:
@@ -132,9 +133,11 @@ class Instance(Protocol):
 
         An instance that is not active does so as long as the active one is not connected to the runtime.
         """
+        return True
 
-    def adjusts(self, request: str) -> bool:
+    def adjusts(self, request: str) -> bool:  # noqa: ARG002 - subclasses use it
         """Return whether this instance answers the request with changes."""
+        return True
 
     def connected(self) -> None:
         """Note that a runtime sends requests to this instance from now on."""
@@ -143,20 +146,5 @@ class Instance(Protocol):
         """Note that no runtime sends requests to this instance any more."""
 
 
-class _Alone(msgspec.Struct, frozen=True):
-    active: bool = True
-    speaks: bool = True
-
-    def adjusts(self, request: str) -> bool:
-        del request
-        return self.speaks
-
-    def connected(self) -> None:
-        pass
-
-    def disconnected(self) -> None:
-        pass
-
-
-ALONE: Final[Instance] = _Alone()
+ALONE: Final = Instance()
 """The only instance: it answers everything."""

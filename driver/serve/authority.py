@@ -36,6 +36,7 @@ from typing import Final
 from dranode.api.errors import LedgerError
 from dranode.driver.machine.folder_events import FolderEvents
 from dranode.driver.machine.presence import file_number
+from dranode.driver.nri.state import Instance
 from dranode.driver.process.locks import FileLock
 from dranode.driver.process.threads import Fatal, OwnedThread, Wake
 
@@ -294,7 +295,7 @@ class Role(Enum):
     RETIRED = "retired"
 
 
-class Authority:
+class Authority(Instance):
     """The authority of one instance: whether it is active. Its own thread calls `begin`, `end` and `follow`."""
 
     def __init__(

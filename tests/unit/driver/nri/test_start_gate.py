@@ -15,6 +15,7 @@ from dranode.driver.claims.users import PodSandbox
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer
+from dranode.driver.nri.state import Instance
 from dranode.driver.nri.verifier import START_DELAY_SECONDS
 from dranode.driver.pinning.containers import Container, Resources
 from dranode.driver.pinning.identity import KubeletPodClaims
@@ -199,18 +200,12 @@ def test_an_ended_container_is_not_in_the_way(bench: Bench) -> None:
 
 
 def test_a_standby_instance_refuses_no_start() -> None:
-    class Waiting:
+    class Waiting(Instance):
         active = speaks = False
 
         def adjusts(self, request: str) -> bool:
             del request
             return False
-
-        def connected(self) -> None:
-            pass
-
-        def disconnected(self) -> None:
-            pass
 
     bench = Bench()
     bench.enforcer = Enforcer(bench, bench.kernel, instance=Waiting())

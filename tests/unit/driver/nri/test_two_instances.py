@@ -16,7 +16,7 @@ from dranode.driver.claims.users import PodSandbox
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer
-from dranode.driver.nri.state import EnforcementStatus
+from dranode.driver.nri.state import EnforcementStatus, Instance
 from dranode.driver.pinning.containers import Container, Resources
 from dranode.driver.pinning.identity import KubeletPodClaims
 from dranode.driver.pinning.snapshot import JoinedSnapshots, Part, PinnedClaim, PinnedClaims, PinSnapshot
@@ -49,7 +49,7 @@ class Node:
 
 
 @dataclass
-class Word:
+class Word(Instance):
     """Decides whose turn it is."""
 
     active: bool = False
