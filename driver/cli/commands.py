@@ -8,7 +8,9 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import sys
+from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -119,7 +121,7 @@ def run(command: click.Command, arguments: list[str], name: str | None = None) -
     """
     _prepare_streams()
     try:
-        status = _status(command, arguments, name)
+        status = _status(command, [*_as_click_reads(arguments)], name)
         # A flush that fails at exit would print a traceback.
         sys.stdout.flush()
     except BrokenPipeError:
@@ -133,6 +135,15 @@ def run(command: click.Command, arguments: list[str], name: str | None = None) -
         sys.stdout = None
         status = 1
     sys.exit(status)
+
+
+def _as_click_reads(arguments: list[str]) -> Iterator[str]:
+    """Yield arguments without the forms of kubectl that click reads otherwise: `-n=default` and `--no-headers=true`."""
+    for place, word in enumerate(arguments):
+        if word == "--":
+            yield from arguments[place:]
+            return
+        yield re.sub(r"^((-A|--all-namespaces|--no-headers)=true$|(-[a-zA-Z])=)", r"\2\3", word)
 
 
 def _status(command: click.Command, arguments: list[str], name: str | None) -> Any:
