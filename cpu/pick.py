@@ -233,13 +233,11 @@ class PickError(ClaimError):
     """The candidates cannot give this count.
 
     Attributes:
-        count: CPUs asked for.
         fits: the nearest lower and higher counts that are possible; empty if there are none.
     """
 
-    def __init__(self, message: str, count: int, fits: tuple[int, ...]) -> None:
+    def __init__(self, message: str, fits: tuple[int, ...] = ()) -> None:
         super().__init__(message)
-        self.count = count
         self.fits = fits
 
 
@@ -426,9 +424,7 @@ def _refusal(groups: CPUGroups, free: CPUSet, count: int, caches: Caches | None,
     """Return the error that says why the free CPUs cannot give a count, and which counts near it they can give."""
     cpus = "1 CPU" if count == 1 else f"{count} CPUs"
     if caches is not None and caches.none_known:
-        return PickError(
-            f"cannot keep {cpus} to L3 caches: this machine reports none; leave out l3: require", count, ()
-        )
+        return PickError(f"cannot keep {cpus} to L3 caches: this machine reports none; leave out l3: require")
     if caches is not None:
         counts = caches.counts()
     else:
@@ -445,7 +441,7 @@ def _refusal(groups: CPUGroups, free: CPUSet, count: int, caches: Caches | None,
     advice = f"ask for {' or '.join(map(str, fits))}" if fits else "wait for CPUs to become free"
     # The list of CPUs comes last, because Events cut long messages.
     listed = f" (free: {free})" if free else ""
-    return PickError(f"cannot give {cpus}{where}{keep}: {have}; {advice}{listed}", count, fits)
+    return PickError(f"cannot give {cpus}{where}{keep}: {have}; {advice}{listed}", fits)
 
 
 # Spread picks: on as many physical cores as possible, then under as few or as many L3 caches as the request asks for.

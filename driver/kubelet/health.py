@@ -35,13 +35,11 @@ class HealthService:
         pool: the pool of the devices.
     """
 
-    def __init__(
-        self, pool: str, devices: Iterable[DeviceHealth] = (), clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, pool: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Report on the devices of `pool`."""
         self.pool = pool
         self._clock = clock
-        self._devices = tuple(devices)
+        self._devices: tuple[DeviceHealth, ...] = ()
         self._reported = clock()
         # Counts changes, so that each stream knows whether it has sent the current state.
         self._version = 0

@@ -37,7 +37,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def health(clock: Clock) -> HealthService:
-    return HealthService("node", [DeviceHealth("d", Health.HEALTHY)], clock)
+    service = HealthService("node", clock)
+    service.report([DeviceHealth("d", Health.HEALTHY)])
+    return service
 
 
 @pytest.fixture
