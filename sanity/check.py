@@ -63,7 +63,7 @@ _CHECKS: Final[dict[str, Check]] = {}
 def must(id: str, source: str) -> Callable[[Run], Run]:  # noqa: A002 - what it is
     """Register a check of something that the API, the protocol or kubelet requires.
 
-    The first line of the function's docstring is the rule.
+    The first line of the function's docstring is the rule. The rest says how the check tests it.
     """
     return _registering(Level.MUST, id, source)
 

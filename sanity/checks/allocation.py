@@ -38,7 +38,7 @@ def alternatives_are_named_by_their_request(bench: Bench) -> None:
 def shares_are_answered(bench: Bench) -> None:
     """The answer contains the shareID of the allocation result as share_id.
 
-    One share of a device that several claims can have.
+    A claim takes one share of a device that claims can share.
     """
     claim = bench.claim(bench.devices(shareable=True))
     (answer,) = bench.prepared(claim, version=_v1(bench))
@@ -56,7 +56,7 @@ def shares_are_answered(bench: Bench) -> None:
 def whole_devices_have_no_share(bench: Bench) -> None:
     """share_id is not set for a device that was allocated as a whole.
 
-    Unset, which is not the same as empty.
+    Checks that the field is absent, which is not the same as empty.
     """
     (answer,) = bench.prepared(bench.claim(bench.devices(shareable=False)), version=_v1(bench))
     answered = [device.share_id for device in answer.devices if device.share_id is not None]
@@ -67,7 +67,7 @@ def whole_devices_have_no_share(bench: Bench) -> None:
 def a_device_is_shared(bench: Bench) -> None:
     """Two claims can have shares of one device at the same time.
 
-    A share each.
+    Each claim gets one share.
     """
     (device,) = _shared(bench, 2)
     first, second = bench.claim([device]), bench.claim([device])
@@ -80,7 +80,7 @@ def a_device_is_shared(bench: Bench) -> None:
 def a_claim_has_two_shares(bench: Bench) -> None:
     """One claim can have two shares of one device, each of them answered.
 
-    Two requests, one device.
+    Both requests are for the same device.
     """
     (device,) = _shared(bench, 2)
     claim = bench.claim([device, device])
@@ -98,7 +98,7 @@ def a_claim_has_two_shares(bench: Bench) -> None:
 def another_share_is_kept(bench: Bench) -> None:
     """Unpreparing one claim does not change another claim's share of the same device.
 
-    The CDI specs of the claim that stays.
+    Compares the CDI specs of the claim that stays.
     """
     (device,) = _shared(bench, 2)
     stays, goes = bench.claim([device]), bench.claim([device])
@@ -114,7 +114,7 @@ def another_share_is_kept(bench: Bench) -> None:
 def admins_share_devices(bench: Bench) -> None:
     """A claim with admin access gets a device that another claim holds, without taking it from that claim.
 
-    A claim that monitors a device in use.
+    One claim has the device; the other one monitors it.
     """
     (device,) = bench.devices(shareable=False)
     holder = bench.claim([device])
@@ -138,7 +138,7 @@ def admins_share_devices(bench: Bench) -> None:
 def admins_hold_nothing(bench: Bench) -> None:
     """A device that a claim uses with admin access can still be prepared for the claim it is allocated to.
 
-    A claim that comes after one that monitors its device.
+    The monitoring claim is prepared first, and the ordinary claim after it.
     """
     (device,) = bench.devices(shareable=False)
     admin = bench.make_claim([{**device.result("r0"), "adminAccess": True}])
@@ -151,7 +151,7 @@ def admins_hold_nothing(bench: Bench) -> None:
 def many_results_are_prepared(bench: Bench) -> None:
     """A claim with as many results as the API allows is prepared.
 
-    32 results, or as many as there are devices and shares.
+    The claim has 32 results, or as many as there are devices and shares.
     """
     devices = _many(bench)
     if len(devices) < 2:  # noqa: PLR2004 - one is what every other check has

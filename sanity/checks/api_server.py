@@ -26,7 +26,7 @@ from dranode.sanity.kinds import KubeDocument, kind_of
 def conflicts_are_overcome(bench: Bench) -> None:
     """A write that ends in a conflict is repeated.
 
-    The next two writes are answered 409.
+    The server answers the next two writes with 409.
     """
     _overcomes(bench, RequestFault("PUT", SLICES, 1, status=409), RequestFault("POST", SLICES, 1, status=409))
 
@@ -35,7 +35,7 @@ def conflicts_are_overcome(bench: Bench) -> None:
 def server_errors_are_overcome(bench: Bench) -> None:
     """A write that fails on the server is repeated.
 
-    The next requests for slices are answered 503.
+    The server answers the next requests for slices with 503.
     """
     _overcomes(bench, *(RequestFault(method, SLICES, 2, status=503) for method in ("PUT", "POST", "GET")))
 
@@ -51,7 +51,7 @@ def _overcomes(bench: Bench, *faults: RequestFault) -> None:
 def a_restarted_server_is_served(bench: Bench) -> None:
     """After an outage of the API server, slices are maintained as before.
 
-    Away, back, and then a slice is deleted.
+    The server goes away and comes back, and then a slice is deleted.
     """
 
     def go_and_come() -> None:
@@ -92,7 +92,7 @@ def _outlives(bench: Bench, happens: Callable[[], object]) -> None:
 def slices_are_selected(bench: Bench) -> None:
     """Lists and watches of slices select those of the driver or the node.
 
-    The lists since the driver runs.
+    Looks at every list since the driver started.
     """
     published_slices(bench)
     kind = kind_of(SLICES)
@@ -107,7 +107,7 @@ def slices_are_selected(bench: Bench) -> None:
 def slices_are_watched(bench: Bench) -> None:
     """Slices are watched, not listed over and over.
 
-    Lists within a while without events.
+    Counts the lists during a time without events.
     """
     settled_content(bench)
 
@@ -125,7 +125,7 @@ def slices_are_watched(bench: Bench) -> None:
 def updates_are_based_on_a_version(bench: Bench) -> None:
     """Updates contain the resourceVersion that they are based on.
 
-    A slice is changed by somebody else, so that it must be updated.
+    Somebody else changes a slice, so that the driver has to update it.
     """
     before = settled_content(bench)
     document = next((slice_ for slice_ in bench.slices() if slice_["spec"].get("devices")), bench.slices()[0])
@@ -144,7 +144,7 @@ def updates_are_based_on_a_version(bench: Bench) -> None:
 def v1beta2_is_used(bench: Bench) -> None:
     """Where the server has no v1 of resource.k8s.io, v1beta2 is used.
 
-    A server of Kubernetes 1.33.
+    The server is like one of Kubernetes 1.33.
     """
     _older_server(bench, ("v1beta2", "v1beta1"))
 
@@ -153,7 +153,7 @@ def v1beta2_is_used(bench: Bench) -> None:
 def v1beta1_is_used(bench: Bench) -> None:
     """Where the server has only v1beta1 of resource.k8s.io, that is used.
 
-    A server of Kubernetes 1.32.
+    The server is like one of Kubernetes 1.32.
     """
     _older_server(bench, ("v1beta1",))
 
@@ -184,7 +184,7 @@ def _older_server(bench: Bench, versions: tuple[str, ...]) -> None:
 def restarts_leave_slices(bench: Bench) -> None:
     """A driver that restarts finds its slices and does not change them.
 
-    Names, generations and contents before and after.
+    Compares names, generations and contents before and after.
     """
     before = _restarted(bench)
     names = sorted(slice_["metadata"]["name"] for slice_ in bench.slices())
@@ -222,7 +222,7 @@ _DELETED: Final = "2026-01-01T00:00:00Z"
 def claims_are_left_as_they_are(bench: Bench) -> None:
     """Prepare and Unprepare change nothing in a claim except the driver's own entries in status.devices.
 
-    A claim with a result and a status of another driver too.
+    The claim also has a result and a status entry of another driver.
     """
     (device,) = bench.devices()
     other = {"driver": OTHER_DRIVER, "pool": "elsewhere", "device": "its-own"}
@@ -247,7 +247,7 @@ def claims_are_left_as_they_are(bench: Bench) -> None:
 def claims_are_got_by_name(bench: Bench) -> None:
     """Claims are fetched one by one, by the names that kubelet sends, not listed or watched in all namespaces.
 
-    The requests for claims so far, and while one is prepared.
+    Looks at the requests for claims so far, and at those while one claim is prepared.
     """
     bench.prepared(bench.claim(bench.devices()))
     everywhere = [
@@ -267,7 +267,7 @@ def claims_are_got_by_name(bench: Bench) -> None:
 def deleted_claims_stay_prepared(bench: Bench) -> None:
     """A claim that is being deleted stays prepared until kubelet unprepares it.
 
-    A deletion timestamp, while a pod has the claim.
+    The claim has a deletion timestamp while a pod still uses it.
     """
     claim = bench.claim(bench.devices())
     (answer,) = bench.prepared(claim)

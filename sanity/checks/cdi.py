@@ -45,7 +45,7 @@ def _specs_of(bench: Bench, answer: ClaimAnswer) -> list[SpecFile]:
 def ids_resolve(bench: Bench) -> None:
     """Every CDI id of an answer is defined by a spec in the runtime's folder once Prepare is answered.
 
-    Read the folder by the rules of the reference loader.
+    Reads the folder by the rules of the reference loader.
     """
     _, answer = _with_ids(bench)
     bench.specs.edits(answer.cdi)
@@ -55,7 +55,7 @@ def ids_resolve(bench: Bench) -> None:
 def specs_load(bench: Bench) -> None:
     """The reference loader accepts every spec in the folder.
 
-    All files, while a claim is prepared.
+    Reads all files while a claim is prepared.
     """
     _with_ids(bench)
     broken = [f"{file.path.name}: {file.verdict.problems[0]}" for file in bench.specs.files() if not file.verdict.ok]
@@ -66,7 +66,7 @@ def specs_load(bench: Bench) -> None:
 def specs_load_everywhere(bench: Bench) -> None:
     """The CDI loaders of all current runtimes accept the specs.
 
-    By the verdicts of the released libraries.
+    Uses the verdicts of the released libraries.
     """
     _with_ids(bench)
     warnings = [f"{file.path.name}: {warning}" for file in bench.specs.files() for warning in file.verdict.warnings]
@@ -77,7 +77,7 @@ def specs_load_everywhere(bench: Bench) -> None:
 def versions_are_low(bench: Bench) -> None:
     """A spec declares the lowest version that covers what it uses, or one that all runtimes know (up to 0.5.0).
 
-    For each spec of the claim.
+    Looks at each spec of the claim.
     """
     _, answer = _with_ids(bench)
     for file in _specs_of(bench, answer):
@@ -92,7 +92,7 @@ def versions_are_low(bench: Bench) -> None:
 def kinds_are_valid(bench: Bench) -> None:
     """Vendor and class follow the specification: a DNS subdomain, and at most 63 characters.
 
-    More than the loader checks.
+    This is stricter than the loader's own check.
     """
     _, answer = _with_ids(bench)
     for name in answer.cdi:
@@ -104,7 +104,7 @@ def kinds_are_valid(bench: Bench) -> None:
 def vendors_are_owned(bench: Bench) -> None:
     """The vendor in the ids is the driver's own: not k8s.io, cdi.k8s.io or a name without a domain.
 
-    Two drivers of one vendor and class would collide.
+    Otherwise two drivers could use the same vendor and class.
     """
     _, answer = _with_ids(bench)
     for name in answer.cdi:
@@ -120,7 +120,7 @@ def vendors_are_owned(bench: Bench) -> None:
 def devices_are_defined_once(bench: Bench) -> None:
     """A CDI device is defined once.
 
-    Two prepared claims, all files.
+    Reads all files while two claims are prepared.
     """
     claims = [bench.claim(bench.devices(2)[index : index + 1]) for index in range(2)] if bench.api else [bench.claim()]
     for claim in claims:
@@ -143,7 +143,7 @@ def devices_are_defined_once(bench: Bench) -> None:
 def names_are_not_reused(bench: Bench) -> None:
     """A CDI id never changes its meaning: runtimes cache specs.
 
-    Two claims, one after the other, to the same device.
+    Two claims get the same device, one after the other.
     """
     (device,) = bench.devices()
     contents: dict[str, str] = {}
@@ -163,7 +163,7 @@ def names_are_not_reused(bench: Bench) -> None:
 def nothing_is_left(bench: Bench) -> None:
     """Unprepare leaves no CDI device of the claim behind.
 
-    The folder before and after, and the claim's UID in it.
+    Compares the folder before and after, and searches it for the claim's UID.
     """
     claim = bench.claim()
     before = set(bench.specs.listing())
@@ -183,7 +183,7 @@ def nothing_is_left(bench: Bench) -> None:
 def repeats_leave_specs(bench: Bench) -> None:
     """A repeated Prepare does not change the specs.
 
-    Names and content of all files.
+    Compares names and content of all files.
     """
     claim, _ = _with_ids(bench)
     before = bench.specs.listing()
@@ -201,7 +201,7 @@ def repeats_leave_specs(bench: Bench) -> None:
 def specs_come_back(bench: Bench) -> None:
     """A repeated Prepare restores a spec that was removed.
 
-    The claim's spec files are removed in between.
+    Removes the claim's spec files in between.
     """
     claim, answer = _with_ids(bench)
     before = bench.specs.edits(answer.cdi)
@@ -220,7 +220,7 @@ def specs_come_back(bench: Bench) -> None:
 def only_specs_are_there(bench: Bench) -> None:
     """The folder holds only complete specs: no temporary files, and no files with another ending.
 
-    After two claims have come and gone, and while one is there.
+    Looks after two claims have come and gone, and while one is prepared.
     """
     before = set(bench.specs.listing())
     _with_ids(bench)
@@ -235,7 +235,7 @@ def only_specs_are_there(bench: Bench) -> None:
 def device_nodes_are_known(bench: Bench) -> None:
     """A device node that an edit names exists, or is described with type, major and minor.
 
-    The nodes of the claim's edits.
+    Looks at the device nodes in the claim's edits.
     """
     for edits in _all_edits(bench):
         for node in edits.device_nodes:
@@ -252,7 +252,7 @@ def device_nodes_are_known(bench: Bench) -> None:
 def mounts_exist(bench: Bench) -> None:
     """The source of a bind mount that an edit names exists.
 
-    The mounts of the claim's edits; the suite sees the host's files.
+    Looks at the mounts in the claim's edits, since the suite sees the host's files.
     """
     for edits in _all_edits(bench):
         for mount in edits.mounts:
@@ -271,7 +271,7 @@ def mounts_exist(bench: Bench) -> None:
 def hooks_exist(bench: Bench) -> None:
     """The program of a hook that an edit names exists and is executable.
 
-    The hooks of the claim's edits.
+    Looks at the hooks in the claim's edits.
     """
     for edits in _all_edits(bench):
         for hook in edits.hooks:
@@ -286,7 +286,7 @@ def hooks_exist(bench: Bench) -> None:
 def variables_stand_once(bench: Bench) -> None:
     """The edits of a claim set an environment variable only once.
 
-    All edits that one container gets.
+    Collects all edits that one container gets.
     """
     values: dict[str, str] = {}
     for edits in _all_edits(bench):
@@ -305,7 +305,7 @@ def variables_stand_once(bench: Bench) -> None:
 def paths_are_given_once(bench: Bench) -> None:
     """The edits of a claim put only one file at a path in the container.
 
-    Mounts and device nodes of all edits that one container gets.
+    Collects the mounts and device nodes of all edits that one container gets.
     """
     sources: dict[str, str] = {}
     for edits in _all_edits(bench):
@@ -344,7 +344,7 @@ _ROUNDS: Final = 5
 def specs_are_written_whole(bench: Bench) -> None:
     """A spec gets its name only when it is complete, by a rename or a link: a runtime may read it at any moment.
 
-    The kernel's events while claims are prepared, asked for again and unprepared.
+    Watches the folder (inotify) while claims are prepared, prepared again and unprepared.
     """
     folder = bench.specs.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -370,7 +370,7 @@ def specs_are_written_whole(bench: Bench) -> None:
 def specs_are_protected(bench: Bench) -> None:
     """Only the owner can write to a spec: its edits mount and run things as root.
 
-    The modes of the files that define the claim's ids.
+    Looks at the modes of the files that define the claim's ids.
     """
     (answer,) = bench.prepared(bench.claim())
     answer.need_cdi()

@@ -41,7 +41,7 @@ def _claims(bench: Bench, most: int) -> list[BenchClaim]:
 def many_calls_are_answered(bench: Bench) -> None:
     """100 calls at once are all answered, each with its own claim's devices.
 
-    Claims as many as devices and shares allow; the calls go round among them.
+    Uses as many claims as devices and shares allow; several calls ask for the same claim.
     """
     claims = _claims(bench, _CALLS)
     rounds = [claims[index % len(claims)] for index in range(_CALLS)]
@@ -61,7 +61,7 @@ def many_calls_are_answered(bench: Bench) -> None:
 def one_claim_has_one_answer(bench: Bench) -> None:
     """Many calls that prepare the same claim at once get the same answer.
 
-    Twenty calls.
+    Makes twenty calls.
     """
     claim = bench.claim()
     answers = _at_once([partial(_answer, bench, claim)] * _CALLERS)
@@ -73,7 +73,7 @@ def one_claim_has_one_answer(bench: Bench) -> None:
 def one_claim_gets_the_device(bench: Bench) -> None:
     """Of many claims for one device that are prepared at once, exactly one gets it.
 
-    Eight claims.
+    Uses eight claims.
     """
     (device,) = bench.devices(shareable=False)
     claims = [bench.claim([device]) for _ in range(8)]
@@ -90,7 +90,7 @@ def one_claim_gets_the_device(bench: Bench) -> None:
 def mixed_calls_leave_nothing(bench: Bench) -> None:
     """After many Prepares and Unprepares at once every claim is as its last call left it.
 
-    Each claim comes and goes several times in a thread of its own; nothing is left at the end.
+    Each claim is prepared and unprepared several times in its own thread, and nothing may remain at the end.
     """
     claims = _claims(bench, 8)
     before = set(bench.specs.listing()) if bench.places.cdi else set()
@@ -114,7 +114,7 @@ def mixed_calls_leave_nothing(bench: Bench) -> None:
 def many_connections_are_served(bench: Bench) -> None:
     """Many connections at once are served.
 
-    Fifty connections, a call on each.
+    Opens fifty connections and makes a call on each.
     """
     clients = [bench.another_connection() for _ in range(50)]
     with calling("NodePrepareResources"):
@@ -125,7 +125,7 @@ def many_connections_are_served(bench: Bench) -> None:
 def cancelled_calls_are_survived(bench: Bench) -> None:
     """After kubelet has given up a call, the driver can answer the next one.
 
-    Prepares with a deadline of a few milliseconds, then one with time.
+    Calls Prepare with deadlines of a few milliseconds, and then once with enough time.
     """
     claim = bench.claim()
     for seconds in (0.001, 0.003, 0.01):
@@ -142,7 +142,7 @@ def cancelled_calls_are_survived(bench: Bench) -> None:
 def big_batches_are_answered(bench: Bench) -> None:
     """One call with many claims is answered within kubelet's 45 s.
 
-    As many claims as can be prepared together, up to a hundred, in one call.
+    Prepares as many claims as possible, up to a hundred, in one call.
     """
     claims = _claims(bench, _CALLS)
     bench.prepared(*claims)

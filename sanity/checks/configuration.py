@@ -25,7 +25,7 @@ def _entry(parameters: Any, driver: str, source: str = "FromClaim", requests: tu
 def other_drivers_parameters_are_passed_over(bench: Bench) -> None:
     """Parameters for another driver are ignored.
 
-    Parameters that no driver can read, for a driver that is not this one.
+    The parameters are unreadable, and are for another driver.
     """
     claim = bench.claim(bench.devices(), config=[_entry(_UNKNOWN, OTHER_DRIVER)])
     bench.prepared(claim)
@@ -35,7 +35,7 @@ def other_drivers_parameters_are_passed_over(bench: Bench) -> None:
 def other_requests_parameters_are_passed_over(bench: Bench) -> None:
     """Parameters for requests in which the driver has no device are ignored.
 
-    A claim with a request of another driver's, and this driver's parameters for it.
+    The claim has a request for another driver, with parameters for this driver.
     """
     parameters = _distinct(bench)[0]
     (device,) = bench.devices()
@@ -54,7 +54,7 @@ def other_requests_parameters_are_passed_over(bench: Bench) -> None:
 def unknown_parameters_are_refused(bench: Bench) -> None:
     """Parameters that the driver cannot read are refused: nobody else can validate them.
 
-    A group and kind that no driver has.
+    Uses an API group and a kind that no driver has.
     """
     claim = bench.claim(bench.devices(), config=[_entry(_UNKNOWN, bench.driver)])
     expect(bench.refused(claim), "parameters of kind NoSuchKind were accepted", "refuse an unknown apiVersion or kind")
@@ -64,7 +64,7 @@ def unknown_parameters_are_refused(bench: Bench) -> None:
 def unknown_parameters_are_named(bench: Bench) -> None:
     """The error for parameters that cannot be read says what is wrong with them.
 
-    The unknown kind or group is in the text.
+    Searches the text for the unknown kind or group.
     """
     claim = bench.claim(bench.devices(), config=[_entry(_UNKNOWN, bench.driver)])
     text = bench.refused(claim)
@@ -81,7 +81,7 @@ def unknown_parameters_are_named(bench: Bench) -> None:
 def misspelt_fields_are_refused(bench: Bench) -> None:
     """An unknown field in the parameters is refused, not ignored.
 
-    Right parameters with one field too many.
+    Adds an unknown field to valid parameters.
     """
     parameters = {**_parameters(bench, 1)[0], "noSuchField": 1}
     claim = bench.claim(bench.devices(), config=[_entry(parameters, bench.driver)])
@@ -92,7 +92,7 @@ def misspelt_fields_are_refused(bench: Bench) -> None:
 def known_parameters_are_accepted(bench: Bench) -> None:
     """Parameters that the driver documents are accepted.
 
-    Each of --configurations.
+    Tries each entry of --configurations.
     """
     for parameters in _parameters(bench, 1):
         claim = bench.claim(bench.devices(), config=[_entry(parameters, bench.driver)])
@@ -104,7 +104,7 @@ def known_parameters_are_accepted(bench: Bench) -> None:
 def class_parameters_have_effect(bench: Bench) -> None:
     """Parameters from the class have the same effect as from the claim.
 
-    FromClass alone, FromClaim alone.
+    Compares a claim with only FromClass and one with only FromClaim.
     """
     (parameters, _) = _distinct(bench)
     by_class = _effect(bench, [_entry(parameters, bench.driver, "FromClass")])
@@ -118,7 +118,7 @@ def class_parameters_have_effect(bench: Bench) -> None:
 def claim_parameters_override(bench: Bench) -> None:
     """Parameters of the claim override those of the class.
 
-    Both, and the claim's alone.
+    Compares a claim that has both with one that has only its own.
     """
     first, second = _distinct(bench)
     both = [_entry(first, bench.driver, "FromClass"), _entry(second, bench.driver)]
@@ -134,7 +134,7 @@ def claim_parameters_override(bench: Bench) -> None:
 def parameters_are_for_their_requests(bench: Bench) -> None:
     """Parameters for one request do not affect the devices of other requests.
 
-    The edits of a device whose request is not named, with and without the parameters for another.
+    Compares the device's edits with and without parameters that name another request.
     """
     parameters = _distinct(bench)[0]
     devices = bench.devices(2)
@@ -155,7 +155,7 @@ def parameters_are_for_their_requests(bench: Bench) -> None:
 def parameters_reach_subrequests(bench: Bench) -> None:
     """Parameters for request `a` apply to a result of `a/b`, and so do those for `a/b`.
 
-    By the request's name, by the alternative's, by none.
+    Names no request, then the request, then the alternative.
     """
     parameters = _distinct(bench)[0]
     effects = [
@@ -175,7 +175,7 @@ def parameters_reach_subrequests(bench: Bench) -> None:
 def repeated_parameters_are_accepted(bench: Bench) -> None:
     """The same parameters may be listed twice.
 
-    As the scheduler writes them for two requests of one class.
+    The scheduler does this for two requests of one class.
     """
     parameters = _parameters(bench, 1)[0]
     entries = [_entry(parameters, bench.driver, "FromClass", ("r0",))] * 2

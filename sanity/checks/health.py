@@ -49,7 +49,7 @@ def _first(bench: Bench, service: str = "") -> tuple[ReportedHealth, ...]:
 def health_is_served(bench: Bench) -> None:
     """An advertised health service is served, and its stream begins with a message.
 
-    Each service that is advertised.
+    Tries each service that is advertised.
     """
     for service in _services(bench):
         try:
@@ -62,7 +62,7 @@ def health_is_served(bench: Bench) -> None:
 def health_is_of_published_devices(bench: Bench) -> None:
     """The stream reports only published devices, each of them once.
 
-    Pool and name, compared with the slices.
+    Compares pool and name with the slices.
     """
     reported = [(report.pool, report.device) for report in _first(bench)]
     known = {(device.pool, device.name) for device in bench.offers()}
@@ -78,7 +78,7 @@ def health_is_of_published_devices(bench: Bench) -> None:
 def health_is_complete(bench: Bench) -> None:
     """Every message contains all published devices.
 
-    Published devices without a report.
+    Looks for published devices without a report.
     """
     reported = {(report.pool, report.device) for report in _first(bench)}
     missing = {(device.pool, device.name) for device in bench.offers()} - reported
@@ -89,7 +89,7 @@ def health_is_complete(bench: Bench) -> None:
 def health_has_valid_values(bench: Bench) -> None:
     """Health is one of the enum's values, and timeouts are not negative.
 
-    Every device of a message.
+    Looks at every device of a message.
     """
     for report in _first(bench):
         expect(report.health in (0, 1, 2), f"the health of {report.device} is {report.health}", "use the enum")
@@ -104,7 +104,7 @@ def health_has_valid_values(bench: Bench) -> None:
 def health_has_seconds(bench: Bench) -> None:
     """last_updated_time is in seconds.
 
-    Not milliseconds, not nanoseconds; 0 is unknown.
+    Tells them from milliseconds and nanoseconds; 0 means unknown.
     """
     for report in _first(bench):
         right = report.updated == 0 or report.updated in _SECONDS
@@ -115,7 +115,7 @@ def health_has_seconds(bench: Bench) -> None:
 def health_messages_are_short(bench: Bench) -> None:
     """A message about a device has at most 1024 characters.
 
-    Every device of a message.
+    Looks at every device of a message.
     """
     for report in _first(bench):
         size = len(report.message)
@@ -128,7 +128,7 @@ def health_messages_are_short(bench: Bench) -> None:
 def health_is_renewed(bench: Bench) -> None:
     """The state is sent again before its lease ends, even if nothing changes.
 
-    Two messages, the second in time.
+    Waits for a second message within the lease.
     """
     service = _services(bench)[0]
     began = time.monotonic()
@@ -152,7 +152,7 @@ def _longest_lease(bench: Bench) -> float:
 def health_stays_open(bench: Bench) -> None:
     """The stream stays open.
 
-    A while, until the suite ends it.
+    Keeps the stream open for a while.
     """
     service = _services(bench)[0]
     began = time.monotonic()
@@ -171,7 +171,7 @@ def health_stays_open(bench: Bench) -> None:
 def health_begins_again(bench: Bench) -> None:
     """A second stream begins with the state too: a restarted kubelet knows nothing.
 
-    Two streams, one after the other, and two at once.
+    Opens two streams, one after the other.
     """
     first, second = _first(bench), _first(bench)
     names = [sorted((report.pool, report.device) for report in reports) for reports in (first, second)]
@@ -182,7 +182,7 @@ def health_begins_again(bench: Bench) -> None:
 def streams_leave_calls_alone(bench: Bench) -> None:
     """Open streams do not disturb Prepare and Unprepare.
 
-    As many as eight streams, and a claim beside them.
+    Opens eight streams and prepares a claim meanwhile.
     """
     service = _services(bench)[0]
     streams = [bench.another_connection().health(service, 4 * bench.patience) for _ in range(8)]
@@ -205,7 +205,7 @@ def streams_leave_calls_alone(bench: Bench) -> None:
 def health_versions_agree(bench: Bench) -> None:
     """Both versions of the service report the same.
 
-    Device and health by each.
+    Compares device and health in both.
     """
     services = _services(bench)
     if len(services) < len(HEALTH_SERVICES):
@@ -220,7 +220,7 @@ def health_versions_agree(bench: Bench) -> None:
 def health_is_refused_at_once(bench: Bench) -> None:
     """A driver that advertises no health service answers UNIMPLEMENTED, and does not leave kubelet waiting.
 
-    The stream of a driver without health.
+    Opens the stream although the driver advertises none.
     """
     missing = [service for service in HEALTH_SERVICES if service not in bench.info.versions]
     if len(missing) < len(HEALTH_SERVICES):
@@ -240,7 +240,7 @@ def health_is_refused_at_once(bench: Bench) -> None:
 def health_is_not_repeated_at_once(bench: Bench) -> None:
     """While nothing changes, messages are not repeated over and over: fifty per second are too many.
 
-    Messages within a second.
+    Counts the messages within one second.
     """
     (service, *_) = _services(bench)
     count = len(_reports(bench, service, _TOO_MANY + 1, 1.0))

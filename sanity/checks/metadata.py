@@ -85,7 +85,7 @@ def _documents(path: Path) -> list[Mapping[str, Any]]:
 def documents_are_metadata(bench: Bench) -> None:
     """The file is a stream of DeviceMetadata documents, each of a known version.
 
-    Version and kind of each document.
+    Looks at version and kind of each document.
     """
     for file in _prepared(bench)[1]:
         expect(file.documents, f"{file.mount.host_path} is empty", "write the object in each version")
@@ -103,7 +103,7 @@ def documents_are_metadata(bench: Bench) -> None:
 def v1beta1_is_written(bench: Bench) -> None:
     """One of the documents is of v1beta1.
 
-    The version that consumers read.
+    Consumers read this version.
     """
     for file in _prepared(bench)[1]:
         versions = [document.get("apiVersion") for document in file.documents]
@@ -114,7 +114,7 @@ def v1beta1_is_written(bench: Bench) -> None:
 def versions_are_newest_first(bench: Bench) -> None:
     """Newer versions come before older ones.
 
-    The order of the documents.
+    Looks at the order of the documents.
     """
     for file in _prepared(bench)[1]:
         versions = [document.get("apiVersion") for document in file.documents]
@@ -129,7 +129,7 @@ def versions_are_newest_first(bench: Bench) -> None:
 def documents_name_the_claim(bench: Bench) -> None:
     """The documents name the claim: name, namespace and UID.
 
-    The identity that kubelet sent.
+    Compares them with the identity that kubelet sent.
     """
     claim, files = _prepared(bench)
     for file in files:
@@ -148,7 +148,7 @@ def documents_name_the_claim(bench: Bench) -> None:
 def documents_name_the_devices(bench: Bench) -> None:
     """The documents list the request's devices: driver, pool and name as they were allocated.
 
-    Compared with the allocation.
+    Compares them with the allocation.
     """
     claim, files = _prepared(bench)
     allocated = {(result["driver"], result["pool"], result["device"]) for result in claim.results}
@@ -170,7 +170,7 @@ def documents_name_the_devices(bench: Bench) -> None:
 def generations_are_kept(bench: Bench) -> None:
     """The first version of a file has generation 1, and a repeated Prepare leaves it.
 
-    The generation before and after.
+    Compares the generation before and after.
     """
     claim, files = _prepared(bench)
     before = [document.get("metadata", {}).get("generation") for file in files for document in file.documents]
@@ -184,7 +184,7 @@ def generations_are_kept(bench: Bench) -> None:
 def paths_are_by_claim(bench: Bench) -> None:
     """In containers, the file is at resourceclaims/<claim>/<request>/<driver>-metadata.json.
 
-    A claim that a pod names.
+    A pod names the claim directly.
     """
     claim, files = _prepared(bench)
     for file in files:
@@ -197,7 +197,7 @@ def paths_are_by_claim(bench: Bench) -> None:
 def paths_are_by_template(bench: Bench) -> None:
     """For a claim from a template, it is at resourceclaimtemplates/<name in the pod>/<request>/.
 
-    A claim with the annotation that the controller sets.
+    The claim has the annotation that the controller sets.
     """
     _, files = _prepared(bench, annotations={_POD_CLAIM: "of-the-pod"})
     for file in files:
@@ -210,7 +210,7 @@ def paths_are_by_template(bench: Bench) -> None:
 def mounts_are_read_only(bench: Bench) -> None:
     """Containers cannot write to the file.
 
-    The options of the mount.
+    Looks at the options of the mount.
     """
     for file in _prepared(bench)[1]:
         expect("ro" in file.mount.options, f"the mount's options are {listed(file.mount.options)}", "add ro and bind")
@@ -223,7 +223,7 @@ def mounts_are_read_only(bench: Bench) -> None:
 def files_are_removed(bench: Bench) -> None:
     """Unprepare removes the file.
 
-    The host's file.
+    Looks for the file on the host.
     """
     claim, files = _prepared(bench)
     bench.unprepared(claim)
@@ -235,7 +235,7 @@ def files_are_removed(bench: Bench) -> None:
 def attributes_are_valid(bench: Bench) -> None:
     """Attributes have the names and values of the slices, at most 32 per device.
 
-    Every device of every document.
+    Looks at every device in every document.
     """
     for file in _prepared(bench)[1]:
         for document in file.documents:

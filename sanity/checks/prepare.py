@@ -21,7 +21,7 @@ KUBELET: Final = "kubelet, pkg/kubelet/cm/dra/manager.go"
 def every_claim_is_answered(bench: Bench) -> None:
     """The answer has an entry for every claim of the call, by its UID, and no other entries.
 
-    One claim, and its UID alone, also beside another that is prepared.
+    Prepares a claim, and then another one while the first is prepared.
     """
     for claim in bench.two_claims():
         answers = bench.prepare(claim)
@@ -36,7 +36,7 @@ def every_claim_is_answered(bench: Bench) -> None:
 def a_claim_is_prepared(bench: Bench) -> None:
     """A claim that was allocated published devices is prepared.
 
-    The plainest claim that there is.
+    Uses the simplest possible claim.
     """
     bench.prepared(bench.claim())
 
@@ -45,7 +45,7 @@ def a_claim_is_prepared(bench: Bench) -> None:
 def every_device_is_prepared(bench: Bench) -> None:
     """Every device that is published can be prepared.
 
-    Each published device in turn, up to 64.
+    Prepares each published device in turn, up to 64.
     """
     for device in [device for device in bench.offers() if not device.hindered][:64]:
         claim = bench.claim([device])
@@ -73,7 +73,7 @@ def devices_are_those_allocated(bench: Bench) -> None:
 def every_device_is_answered(bench: Bench) -> None:
     """The answer contains every allocated device.
 
-    Two devices, if there are two.
+    Prepares two devices, if there are two.
     """
     claim = bench.claim(bench.several_devices(2))
     (answer,) = bench.prepared(claim)
@@ -92,7 +92,7 @@ def every_device_is_answered(bench: Bench) -> None:
 def requests_are_those_allocated(bench: Bench) -> None:
     """The request names of a device are those for which it was allocated.
 
-    Two requests with a device each.
+    Two requests have one device each.
     """
     claim = bench.claim(bench.several_devices(2), requests=("first", "second"))
     (answer,) = bench.prepared(claim)
@@ -120,7 +120,7 @@ def requests_are_those_allocated(bench: Bench) -> None:
 def devices_of_one_request_are_answered(bench: Bench) -> None:
     """A driver that answers devices at all answers every device of a request that has several.
 
-    Two devices for one request, which the runtime finds in CDI.
+    One request has two devices, which the runtime finds by CDI.
     """
     (alone,) = bench.prepared(single := bench.claim())
     bench.unprepared(single)
@@ -145,7 +145,7 @@ def devices_of_one_request_are_answered(bench: Bench) -> None:
 def prepare_repeats(bench: Bench) -> None:
     """A repeated Prepare gives the same answer.
 
-    Three calls, as kubelet's after restarts.
+    Calls Prepare three times, as kubelet does after restarts.
     """
     claim = bench.claim()
     (first,) = bench.prepared(claim)
@@ -162,7 +162,7 @@ def prepare_repeats(bench: Bench) -> None:
 def a_batch_is_prepared(bench: Bench) -> None:
     """Several claims of one call are each answered with their own devices.
 
-    Two claims with a device each.
+    Two claims have one device each.
     """
     claims = bench.several_claims(2)
     answers = bench.prepared(*claims)
@@ -181,7 +181,7 @@ def a_batch_is_prepared(bench: Bench) -> None:
 def a_bad_claim_fails_alone(bench: Bench) -> None:
     """A claim that cannot be prepared does not affect the others of its call.
 
-    A good claim beside one that does not exist.
+    The call has a valid claim and one that does not exist.
     """
     good, bad = bench.claim(), missing_claim()
     try:
@@ -200,7 +200,7 @@ def a_bad_claim_fails_alone(bench: Bench) -> None:
 def a_failed_batch_is_repeated(bench: Bench) -> None:
     """After a call in which one claim failed, the others can be prepared, and all can be unprepared.
 
-    The good claim alone, after a call with a bad one.
+    Prepares the valid claim alone, after a call that also had an invalid one.
     """
     good, bad = bench.claim(), missing_claim()
     try:
@@ -218,7 +218,7 @@ def a_failed_batch_is_repeated(bench: Bench) -> None:
 def other_drivers_are_left_alone(bench: Bench) -> None:
     """Results of other drivers in a claim are ignored.
 
-    Two results, one of them another driver's, in a shape that is its own.
+    The claim has two results, the first of them of another driver.
     """
     (device,) = bench.devices()
     other = {"request": "other", "driver": OTHER_DRIVER, "pool": "elsewhere", "device": "its-own", "adminAccess": False}
@@ -232,7 +232,7 @@ def other_drivers_are_left_alone(bench: Bench) -> None:
 def unknown_fields_are_passed_over(bench: Bench) -> None:
     """Fields of a newer API in claim, allocation and results are ignored.
 
-    A field that no API has yet, at each level.
+    Adds a field that no API has yet at each level.
     """
     (device,) = bench.devices()
     claim = bench.make_claim([{**device.result("r0"), "ofSanity": {"a": [1]}}])
@@ -244,7 +244,7 @@ def unknown_fields_are_passed_over(bench: Bench) -> None:
 def empty_calls_are_answered(bench: Bench) -> None:
     """A call without claims gets an empty answer.
 
-    Nothing asked, nothing answered.
+    Makes a call with no claim in it.
     """
     answers = bench.prepare()
     expect(not answers, f"the answer has {listed(answers)}", "answer only for the claims of the call")
@@ -254,7 +254,7 @@ def empty_calls_are_answered(bench: Bench) -> None:
 def empty_allocations_are_prepared(bench: Bench) -> None:
     """A claim that was allocated no devices of the driver gets an answer without devices.
 
-    An allocation with no result.
+    The allocation has no results.
     """
     claim = bench.make_claim([])
     (answer,) = bench.prepared(claim)
@@ -265,7 +265,7 @@ def empty_allocations_are_prepared(bench: Bench) -> None:
 def doubles_are_answered_once(bench: Bench) -> None:
     """A claim that is listed twice in a call gets one answer.
 
-    One claim, twice in the list.
+    The same claim is in the list twice.
     """
     claim = bench.claim()
     answers = bench.prepare(claim, claim)
@@ -280,7 +280,7 @@ def doubles_are_answered_once(bench: Bench) -> None:
 def both_versions_agree(bench: Bench) -> None:
     """Both versions of the service return the same devices.
 
-    One claim, asked for by both.
+    Prepares one claim through both.
     """
     if not set(DRA_SERVICES) <= set(bench.info.versions):
         raise Unable(f"the driver serves only {listed(bench.info.versions)}")
@@ -296,7 +296,7 @@ def both_versions_agree(bench: Bench) -> None:
 def long_names_are_prepared(bench: Bench) -> None:
     """Claims with names as long as the API allows are prepared: namespace 63, claim 253, request 63 characters.
 
-    The longest names that there can be.
+    Uses the longest names that are possible.
     """
     name = ".".join(["n" * 63] * 3 + ["n" * 61])
     claim = bench.make_claim([bench.devices()[0].result("")], name=name, namespace="s" * 63, requests=("q" * 63,))

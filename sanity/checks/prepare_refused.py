@@ -19,7 +19,7 @@ from dranode.sanity.kubelet import CALL_SECONDS, ClaimIdentity, DriverCallError
 def unknown_claims_are_refused(bench: Bench) -> None:
     """A claim that does not exist is refused.
 
-    A name that no claim has.
+    Sends a name that no claim has.
     """
     bench.server()
     expect(
@@ -33,7 +33,7 @@ def unknown_claims_are_refused(bench: Bench) -> None:
 def errors_name_the_claim(bench: Bench) -> None:
     """The error for a claim names the claim, for the reader of the pod's events.
 
-    The text for a claim that does not exist.
+    Looks at the error for a claim that does not exist.
     """
     bench.server()
     claim = missing_claim()
@@ -45,7 +45,7 @@ def errors_name_the_claim(bench: Bench) -> None:
 def unallocated_claims_are_refused(bench: Bench) -> None:
     """A claim without an allocation is refused.
 
-    A claim whose status is empty.
+    The claim's status is empty.
     """
     claim = bench.claim(bench.devices())
     bench.change(claim, deallocate)
@@ -56,7 +56,7 @@ def unallocated_claims_are_refused(bench: Bench) -> None:
 def unknown_devices_are_refused(bench: Bench) -> None:
     """A claim for a device that the driver does not have is refused.
 
-    A device of a name that is not published.
+    The device's name is not published.
     """
     result = {**bench.devices()[0].result("r0"), "device": "no-such-device-of-sanity"}
     expect(
@@ -70,7 +70,7 @@ def unknown_devices_are_refused(bench: Bench) -> None:
 def unknown_pools_are_refused(bench: Bench) -> None:
     """A claim for a device in a pool that the driver does not have is refused.
 
-    A device of another node's pool, say.
+    No driver has a pool of this name.
     """
     result = {**bench.devices()[0].result("r0"), "pool": "no-such-pool-of-sanity"}
     expect(
@@ -84,7 +84,7 @@ def unknown_pools_are_refused(bench: Bench) -> None:
 def a_failing_server_is_survived(bench: Bench) -> None:
     """While the API server fails, Prepare is refused within kubelet's 45 s; afterwards it succeeds.
 
-    Status 500 for every claim that the driver asks for.
+    The server answers every request for a claim with 500.
     """
     claim = bench.claim(bench.devices())
     server = bench.server()
@@ -139,7 +139,7 @@ def a_missing_server_is_survived(bench: Bench) -> None:
 def refused_claims_hold_nothing(bench: Bench) -> None:
     """A claim that was refused and then unprepared holds none of its devices.
 
-    The device that there is, for another claim.
+    Prepares another claim with the same device afterwards.
     """
     device = bench.devices()[0]
     _refuse_half(bench, device)
@@ -153,7 +153,7 @@ def refused_claims_hold_nothing(bench: Bench) -> None:
 def refused_claims_leave_no_spec(bench: Bench) -> None:
     """A claim that was refused and then unprepared leaves nothing in the CDI folder.
 
-    The folder before and after, and the claim's UID in it.
+    Compares the folder before and after, and searches it for the claim's UID.
     """
     before = set(bench.specs.listing())
     claim = _refuse_half(bench, bench.devices()[0])
@@ -184,7 +184,7 @@ def _refuse_half(bench: Bench, device: OfferedDevice) -> BenchClaim:
 def replaced_claims_are_refused(bench: Bench) -> None:
     """A claim that was deleted and recreated under the same name is refused for its old UID.
 
-    The object has another UID than kubelet sends.
+    The object has another UID than the one that kubelet sends.
     """
     claim = bench.claim(bench.devices())
     other = BenchClaim(ClaimIdentity(claim.identity.namespace, claim.identity.name, str(uuid.uuid4())), claim.document)
@@ -199,7 +199,7 @@ def replaced_claims_are_refused(bench: Bench) -> None:
 def recreated_claims_are_prepared(bench: Bench) -> None:
     """A claim that was recreated under the same name is prepared once the old one is unprepared.
 
-    The same name, another UID, the same device.
+    Both claims have the same name and device, and different UIDs.
     """
     old = bench.claim(bench.devices())
     bench.prepared(old)
@@ -220,7 +220,7 @@ def recreated_claims_are_prepared(bench: Bench) -> None:
 def reallocated_claims_are_prepared(bench: Bench) -> None:
     """A claim that was unprepared, deallocated and allocated again is prepared with its new devices.
 
-    Another device under the same UID.
+    The UID stays the same and the device changes.
     """
     first, second = bench.devices(2)
     claim = bench.claim([first])
@@ -244,7 +244,7 @@ def reallocated_claims_are_prepared(bench: Bench) -> None:
 def replaced_claims_get_their_own(bench: Bench) -> None:
     """While the old claim is still prepared, one recreated under the same name gets its own devices or an error.
 
-    The same name, another UID, another device.
+    Both claims have the same name, and different UIDs and devices.
     """
     first, second = bench.several_devices(2)
     old = bench.claim([first])
@@ -277,7 +277,7 @@ _HELPER: Final = "kubeletplugin/draplugin.go, PrepareResourceClaims: the driver 
 def held_devices_are_refused(bench: Bench) -> None:
     """A device that is prepared for one claim is refused for another.
 
-    Two claims that were allocated the same exclusive device.
+    Two claims are allocated the same exclusive device.
     """
     (device,) = bench.devices(shareable=False)
     bench.prepared(bench.claim([device]))
@@ -293,7 +293,7 @@ def held_devices_are_refused(bench: Bench) -> None:
 def one_call_gives_a_device_once(bench: Bench) -> None:
     """Of two claims for the same device in one call, at most one is prepared.
 
-    Both in one list.
+    Both claims are in one list.
     """
     (device,) = bench.devices(shareable=False)
     claims = [bench.claim([device]), bench.claim([device])]
@@ -309,7 +309,7 @@ def one_call_gives_a_device_once(bench: Bench) -> None:
 def refusals_leave_the_holder_alone(bench: Bench) -> None:
     """A claim that is refused because its device is held changes nothing for the holder, even when it is unprepared.
 
-    Prepare and Unprepare of the claim that came too late.
+    Prepares and unprepares the claim that came too late.
     """
     (device,) = bench.devices(shareable=False)
     holder, late = bench.claim([device]), bench.claim([device])
@@ -330,7 +330,7 @@ def refusals_leave_the_holder_alone(bench: Bench) -> None:
 def freed_devices_are_given_again(bench: Bench) -> None:
     """A device is prepared for another claim once its holder is unprepared.
 
-    Each of the driver's first devices, twice.
+    Prepares and unprepares three claims with the same device, one after the other.
     """
     (device,) = bench.devices()
     for _ in range(3):
@@ -346,7 +346,7 @@ _UID: Final = "Kubernetes, object names and IDs: a UID alone is unique over the 
 def namesakes_are_apart(bench: Bench) -> None:
     """Claims of the same name in two namespaces are different claims.
 
-    Both prepared; one is let go of, and the other stays.
+    Prepares both and unprepares one; the other has to stay.
     """
     first, second = bench.several_devices(2)
     _stay_apart(
@@ -358,7 +358,7 @@ def namesakes_are_apart(bench: Bench) -> None:
 def similar_uids_are_apart(bench: Bench) -> None:
     """Claims whose UIDs differ in one character are different claims.
 
-    The first or the last character differs, as if by a name that was cut.
+    The first or the last character differs, which a driver that shortens UIDs would not see.
     """
     text = str(uuid.uuid4())
     for other in (_changed(text, 0), _changed(text, len(text) - 1)):
@@ -375,7 +375,7 @@ def similar_uids_are_apart(bench: Bench) -> None:
 def similar_names_are_apart(bench: Bench) -> None:
     """Unprepare does not touch other claims whose names begin with the claim's name.
 
-    `a`, beside `a-1`.
+    Unprepares `a` while `a-1` is prepared.
     """
     first, second = bench.several_devices(2)
     _stay_apart(bench, bench.claim([first], name="a"), bench.claim([second], name="a-1"))

@@ -31,7 +31,7 @@ def _info(bench: Bench) -> DriverInfo:
 def get_info_in_time(bench: Bench) -> None:
     """GetInfo is answered within 1 s.
 
-    A registration socket that answers in kubelet's time.
+    Uses kubelet's time limit for the registration socket.
     """
     errors = []
     for socket in bench.listed_sockets():
@@ -49,7 +49,7 @@ def get_info_in_time(bench: Bench) -> None:
 def type_is_dra(bench: Bench) -> None:
     """GetInfo returns the type "DRAPlugin".
 
-    The word by which kubelet finds the handler.
+    kubelet finds the handler by this word.
     """
     info = _info(bench)
     expect(info.type == "DRAPlugin", f'the type is "{info.type}"', 'answer `type: "DRAPlugin"`')
@@ -59,7 +59,7 @@ def type_is_dra(bench: Bench) -> None:
 def name_is_valid(bench: Bench) -> None:
     """The name is the driver's: a DNS subdomain of at most 63 characters, the same as in its slices and allocations.
 
-    A name that the API takes in slices.
+    The name has to be valid in slices.
     """
     name = _info(bench).name
     expect(
@@ -73,7 +73,7 @@ def name_is_valid(bench: Bench) -> None:
 def endpoint_is_a_socket(bench: Bench) -> None:
     """The endpoint is the absolute path of a socket with at most 107 bytes; without one it is the registration socket.
 
-    A path that kubelet can dial.
+    kubelet has to be able to dial the path.
     """
     endpoint = _info(bench).endpoint
     if not endpoint:
@@ -91,7 +91,7 @@ def endpoint_is_a_socket(bench: Bench) -> None:
 def versions_are_known(bench: Bench) -> None:
     """supported_versions has at least one of v1.DRAPlugin and v1beta1.DRAPlugin.
 
-    A service that kubelet knows.
+    kubelet has to know the service.
     """
     versions = _info(bench).versions
     expect(
@@ -105,7 +105,7 @@ def versions_are_known(bench: Bench) -> None:
 def versions_are_in_order(bench: Bench) -> None:
     """Newer services come before older ones.
 
-    The newest first.
+    The newest has to be the first.
     """
     versions = [version for version in _info(bench).versions if version in DRA_SERVICES]
     order = [version for version in DRA_SERVICES if version in versions]
@@ -116,7 +116,7 @@ def versions_are_in_order(bench: Bench) -> None:
 def versions_are_names(bench: Bench) -> None:
     """supported_versions lists each service once, and only services that kubelet knows.
 
-    No typing error in the names of services.
+    Finds typing errors in the names of services.
     """
     versions = _info(bench).versions
     known = {*DRA_SERVICES, *HEALTH_SERVICES}
@@ -128,7 +128,7 @@ def versions_are_names(bench: Bench) -> None:
 def versions_are_served(bench: Bench) -> None:
     """Every DRA service that is advertised is served.
 
-    An empty call of each advertised service.
+    Makes an empty call to each advertised service.
     """
     for version in _info(bench).versions:
         if version in DRA_SERVICES:
@@ -143,7 +143,7 @@ def versions_are_served(bench: Bench) -> None:
 def get_info_repeats(bench: Bench) -> None:
     """GetInfo can be called repeatedly, and always gives the same answer.
 
-    Five calls, each on a connection of its own.
+    Makes five calls, each on its own connection.
     """
     first = _info(bench)
     for _ in range(4):
@@ -155,7 +155,7 @@ def get_info_repeats(bench: Bench) -> None:
 def success_is_taken(bench: Bench) -> None:
     """NotifyRegistrationStatus with success is answered within 5 s.
 
-    The end of a registration.
+    A registration ends with this call.
     """
     with bench.registrar() as client:
         try:
@@ -168,7 +168,7 @@ def success_is_taken(bench: Bench) -> None:
 def refusal_is_survived(bench: Bench) -> None:
     """After kubelet has refused a registration, the driver can still be registered: it keeps running, or exits.
 
-    plugin_registered=false, and then a kubelet that takes the driver.
+    Sends plugin_registered=false, and then registers the driver.
     """
     with bench.registrar() as client:
         try:
@@ -207,7 +207,7 @@ def _registers(bench: Bench, problems: list[str]) -> bool:
 def kubelet_restarts(bench: Bench) -> None:
     """A kubelet that has restarted registers the driver again and reaches its service by new connections.
 
-    All connections closed at once, then a new registration.
+    Closes all connections at once, and then registers the driver again.
     """
     claim = bench.claim()
     bench.prepared(claim)
@@ -222,7 +222,7 @@ def kubelet_restarts(bench: Bench) -> None:
 def stale_sockets_are_replaced(bench: Bench) -> None:
     """A driver that was killed replaces the sockets that it left behind when it starts again.
 
-    SIGKILL, which leaves both sockets, and a start.
+    SIGKILL leaves both sockets; then the driver is started.
     """
     before = sorted(path.name for path in bench.registration_sockets())
     stale: list[bool] = []
@@ -239,7 +239,7 @@ def stale_sockets_are_replaced(bench: Bench) -> None:
 def service_listens_first(bench: Bench) -> None:
     """The service listens before the registration socket does, so that a registered driver is reachable.
 
-    A look at the service as soon as registration answers.
+    Connects to the service as soon as the registration socket answers.
     """
     process = bench.started()
     bench.disconnect()
@@ -266,7 +266,7 @@ def service_listens_first(bench: Bench) -> None:
 def any_authority_is_taken(bench: Bench) -> None:
     """Calls are accepted whatever their :authority is: kubelet's registration dials a path.
 
-    The authority that a path gives when it is percent-encoded.
+    Uses the :authority that gRPC clients derive from a path, which is percent-encoded.
     """
     path = str(bench.endpoint())
     client = bench.another_connection(authority=path.replace("/", "%2F"))
@@ -283,7 +283,7 @@ def any_authority_is_taken(bench: Bench) -> None:
 def unknown_methods_are_unimplemented(bench: Bench) -> None:
     """An unknown method is answered with UNIMPLEMENTED, and the driver keeps running.
 
-    A service of no API.
+    Calls a service that no API has.
     """
     try:
         bench.plugin.raw(_UNKNOWN_METHOD)
@@ -301,7 +301,7 @@ def unknown_methods_are_unimplemented(bench: Bench) -> None:
 def folder_holds_sockets(bench: Bench) -> None:
     """The registration folder holds nothing of the driver's but its socket.
 
-    No lock and no data in kubelet's folder.
+    Nothing else, such as locks and data, belongs into kubelet's directory.
     """
     place = bench.places.registration
     if place is None:
@@ -315,7 +315,7 @@ def folder_holds_sockets(bench: Bench) -> None:
 def sockets_are_protected(bench: Bench) -> None:
     """Only their owner and group can write to the sockets: anybody who can write there can prepare claims.
 
-    The modes of both sockets.
+    Looks at the modes of both sockets.
     """
     for path in (bench.registration_socket(), Path(bench.endpoint())):
         mode = stat.S_IMODE(path.stat().st_mode)

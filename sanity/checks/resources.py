@@ -34,7 +34,7 @@ _IDLE: Final = 0.2
 def an_idle_driver_rests(bench: Bench) -> None:
     """An idle driver uses less than a fifth of a CPU.
 
-    CPU time over the time for which quiet is watched.
+    Compares CPU time with the time for which the driver is left alone.
     """
     seconds = max(bench.quiet, 1.0)
     bench.wait(1.0)
@@ -48,7 +48,7 @@ def an_idle_driver_rests(bench: Bench) -> None:
 def descriptors_are_closed(bench: Bench) -> None:
     """Claims that were prepared and unprepared leave no file descriptor open.
 
-    Each claim over a connection of its own.
+    Uses a new connection for each claim.
     """
     before, after = _churned(bench, lambda usage: usage.descriptors)
     expect(
@@ -62,7 +62,7 @@ def descriptors_are_closed(bench: Bench) -> None:
 def threads_end(bench: Bench) -> None:
     """Claims that were prepared and unprepared leave no thread running.
 
-    Threads as the kernel counts them.
+    Counts threads as the kernel does.
     """
     before, after = _churned(bench, lambda usage: usage.threads)
     expect(after <= before + _MORE, f"{_CLAIMS} claims later there are {after} threads, up from {before}", "end them")
@@ -72,7 +72,7 @@ def threads_end(bench: Bench) -> None:
 def memory_is_given_back(bench: Bench) -> None:
     """Claims that were prepared and unprepared do not increase resident memory.
 
-    Resident memory; some is the allocator's.
+    Allows for some memory that the allocator keeps.
     """
     before, after = _churned(bench, lambda usage: usage.resident)
     expect(
@@ -86,7 +86,7 @@ def memory_is_given_back(bench: Bench) -> None:
 def children_are_waited_for(bench: Bench) -> None:
     """The driver waits for every child process that has ended.
 
-    Processes that have ended and still have a number.
+    Looks for processes that have ended and still have a number (zombies).
     """
     _, after = _churned(bench, lambda usage: usage.zombies)
     expect(
@@ -100,7 +100,7 @@ def children_are_waited_for(bench: Bench) -> None:
 def the_folder_does_not_fill(bench: Bench) -> None:
     """Claims that were prepared and unprepared leave no file in the driver's folder.
 
-    Files below the folder for plugins' data.
+    Looks at all files in the driver's folder.
     """
     data = bench.places.data
     if data is None:
@@ -124,7 +124,7 @@ def the_folder_does_not_fill(bench: Bench) -> None:
 def streams_end(bench: Bench) -> None:
     """Health streams that have ended leave no thread and no file descriptor behind.
 
-    Streams, one after another, each of which the caller ends after its first message.
+    Opens streams one after another, and closes each after its first message.
     """
     service = next((each for each in HEALTH_SERVICES if each in bench.info.versions), None)
     if service is None:
@@ -203,7 +203,7 @@ _SPEC: Final = {
 def specs_of_others_stay(bench: Bench) -> None:
     """Specs of other vendors are left alone: while claims come and go, and when the driver starts.
 
-    Another vendor's spec during Prepare, Unprepare, a kill and a start.
+    Looks at another vendor's spec after Prepare, Unprepare, a kill and a start.
     """
     path = bench.specs.folder / f"{_OTHER}-thing.json"
     content = json.dumps(_SPEC)
@@ -235,7 +235,7 @@ def _expect_kept(path: Path, content: str, when: str) -> None:
 def sockets_of_others_stay(bench: Bench) -> None:
     """Sockets of other plugins in the registration folder are left alone when the driver starts.
 
-    Another plugin's socket during a kill and a start.
+    Looks at another plugin's socket after a kill and a start.
     """
     bench.started()
     folder = bench.places.registration
@@ -269,7 +269,7 @@ def _socket_of_another(folder: Path) -> Iterator[Path]:
 def state_is_protected(bench: Bench) -> None:
     """Only the owner can write to the driver's records of claims: the driver trusts them after a restart.
 
-    The modes of the files below the folder for plugins' data, while a claim is prepared.
+    Looks at the modes of the files in the driver's folder while a claim is prepared.
     """
     data = bench.places.data
     if data is None:

@@ -27,7 +27,7 @@ _MOMENTS: Final = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05)
 def answers_survive(bench: Bench) -> None:
     """After a kill, Prepare gives the same answer as before.
 
-    SIGKILL between two Prepares.
+    Sends SIGKILL between two Prepares.
     """
     bench.started()
     claim = bench.claim()
@@ -44,7 +44,7 @@ def answers_survive(bench: Bench) -> None:
 def specs_survive(bench: Bench) -> None:
     """After a kill and a restart, the CDI ids of prepared claims resolve even before kubelet asks again.
 
-    SIGKILL, a start, and a check of the folder after a while.
+    Sends SIGKILL, starts the driver, and reads the folder after a while.
     """
     bench.started()
     claim = bench.claim()
@@ -65,7 +65,7 @@ def specs_survive(bench: Bench) -> None:
 def unprepare_survives(bench: Bench) -> None:
     """A claim that was prepared before a kill can be unprepared after it.
 
-    SIGKILL between Prepare and Unprepare; the device is free then.
+    Sends SIGKILL between Prepare and Unprepare; the device has to be free then.
     """
     bench.started()
     claim = bench.claim()
@@ -82,7 +82,7 @@ def unprepare_survives(bench: Bench) -> None:
 def unprepare_survives_deletion(bench: Bench) -> None:
     """A prepared claim can be unprepared after a kill even if it is gone from the API server.
 
-    SIGKILL, and the claim is deleted before the driver starts.
+    Sends SIGKILL, and deletes the claim before the driver starts.
     """
     bench.started()
     claim = bench.claim(bench.devices())
@@ -96,7 +96,7 @@ def unprepare_survives_deletion(bench: Bench) -> None:
 def interrupted_prepares_are_repeated(bench: Bench) -> None:
     """A Prepare that a kill has interrupted succeeds when it is repeated.
 
-    SIGKILL at several moments of a call.
+    Sends SIGKILL at several moments of a call.
     """
     for moment in _MOMENTS:
         claim = _interrupted(bench, moment, prepared=False)
@@ -109,7 +109,7 @@ def interrupted_prepares_are_repeated(bench: Bench) -> None:
 def interrupted_unprepares_are_repeated(bench: Bench) -> None:
     """An Unprepare that a kill has interrupted succeeds when it is repeated.
 
-    SIGKILL at several moments of a call; then the device is free, and nothing is left.
+    Sends SIGKILL at several moments of a call; then the device has to be free, and nothing may remain.
     """
     for moment in _MOMENTS:
         claim = _interrupted(bench, moment, prepared=True)
@@ -144,7 +144,7 @@ def _interrupted(bench: Bench, moment: float, *, prepared: bool) -> BenchClaim:
 def holders_survive(bench: Bench) -> None:
     """A device that was held before a kill is still held after it.
 
-    A claim that comes after the restart, to a device in use.
+    After the restart, another claim asks for a device in use.
     """
     bench.started()
     (device,) = bench.devices(shareable=False)
@@ -158,7 +158,7 @@ def holders_survive(bench: Bench) -> None:
 def reboots_are_survived(bench: Bench) -> None:
     """If the CDI folder is emptied while the driver is down, a repeated Prepare makes the ids resolve again.
 
-    SIGKILL, an empty folder, a start.
+    Sends SIGKILL, empties the folder, and starts the driver.
     """
     bench.started()
     claim = bench.claim()
@@ -178,7 +178,7 @@ def reboots_are_survived(bench: Bench) -> None:
 def the_unprepared_stays_so(bench: Bench) -> None:
     """A claim that was unprepared before a kill does not come back.
 
-    No file of the claim after a start; its device is free.
+    After a start there may be no file of the claim, and its device has to be free.
     """
     bench.started()
     claim = bench.claim()
@@ -195,7 +195,7 @@ def the_unprepared_stays_so(bench: Bench) -> None:
 def registration_survives(bench: Bench) -> None:
     """After a kill, the driver registers with the same information.
 
-    GetInfo before and after.
+    Compares GetInfo before and after.
     """
     before = bench.info
     bench.restart()
@@ -210,7 +210,7 @@ def registration_survives(bench: Bench) -> None:
 def graceful_restarts_are_survived(bench: Bench) -> None:
     """After SIGTERM and a restart, Prepare gives the same answer as before.
 
-    As the pod of a DaemonSet is replaced.
+    This happens when the pod of a DaemonSet is replaced.
     """
     process = bench.started()
     claim = bench.claim()
@@ -227,7 +227,7 @@ def graceful_restarts_are_survived(bench: Bench) -> None:
 def starts_without_server(bench: Bench) -> None:
     """A driver that starts while the API server is unreachable registers, and can unprepare its claims.
 
-    SIGKILL, and no server when it starts.
+    Sends SIGKILL, and has no server when the driver starts.
     """
     bench.started()
     claim = bench.claim(bench.devices())
@@ -240,7 +240,7 @@ def starts_without_server(bench: Bench) -> None:
 def several_restarts_are_survived(bench: Bench) -> None:
     """Three kills in a row lose nothing.
 
-    Two claims, kills between the calls.
+    Uses two claims, with kills between the calls.
     """
     bench.started()
     claims = [bench.claim([device]) for device in bench.devices(2)] if bench.api else [bench.claim()]
@@ -271,7 +271,7 @@ def _terminated(bench: Bench) -> int | None:
 def sigterm_ends_it(bench: Bench) -> None:
     """SIGTERM ends the driver within 30 s, the grace period of a pod.
 
-    However long it takes, SIGKILL is not needed.
+    The time does not matter as long as no SIGKILL is needed.
     """
     status = _terminated(bench)
     expect(status is not None, f"it still runs after {min(_GRACE, bench.patience):g} s", "handle SIGTERM")
@@ -281,7 +281,7 @@ def sigterm_ends_it(bench: Bench) -> None:
 def sigterm_is_no_failure(bench: Bench) -> None:
     """After SIGTERM the driver exits with status 0.
 
-    Neither a failure nor a death by the signal.
+    The exit status is neither a failure nor a death by the signal.
     """
     status = _terminated(bench)
     expect(status in (0, None), f"the exit status is {status}", "exit cleanly on SIGTERM")
@@ -294,7 +294,7 @@ def sigterm_is_no_failure(bench: Bench) -> None:
 def registration_sockets_go(bench: Bench) -> None:
     """The registration socket is gone after SIGTERM, so that kubelet deregisters the driver.
 
-    The socket's file.
+    Looks for the socket's file.
     """
     sockets = bench.registration_sockets()
     _terminated(bench)
@@ -306,7 +306,7 @@ def registration_sockets_go(bench: Bench) -> None:
 def service_sockets_go(bench: Bench) -> None:
     """The service's socket is gone after SIGTERM.
 
-    The socket's file.
+    Looks for the socket's file.
     """
     endpoint = Path(bench.endpoint())
     _terminated(bench)
@@ -317,7 +317,7 @@ def service_sockets_go(bench: Bench) -> None:
 def claims_stay(bench: Bench) -> None:
     """Claims stay prepared after SIGTERM: pods run on, and their containers may be restarted.
 
-    The CDI ids still resolve.
+    The CDI ids still have to resolve.
     """
     bench.started()
     claim = bench.claim()
@@ -337,7 +337,7 @@ def claims_stay(bench: Bench) -> None:
 def slices_stay(bench: Bench) -> None:
     """Slices stay after SIGTERM: kubelet removes them 30 s after the driver has gone for good.
 
-    The slices before and after.
+    Compares the slices before and after.
     """
     bench.started()
     bench.offers()
@@ -421,7 +421,7 @@ def _answers(bench: Bench, client: SocketClient) -> bool:
 def instances_have_endpoints(bench: Bench) -> None:
     """Two instances register under the same name, each with its own endpoint.
 
-    GetInfo of both.
+    Calls GetInfo of both.
     """
     with _two(bench) as pair:
         names = {pair.old_info.name, pair.new_info.name}
@@ -434,7 +434,7 @@ def instances_have_endpoints(bench: Bench) -> None:
 def instances_agree(bench: Bench) -> None:
     """Both instances answer the same for a claim.
 
-    Prepared by the old one, then by the new one, then by the old one.
+    Prepares a claim with the old one, then with the new one, then with the old one.
     """
     with _two(bench) as pair:
         claim = bench.claim()
@@ -446,7 +446,7 @@ def instances_agree(bench: Bench) -> None:
 def instances_hand_over(bench: Bench) -> None:
     """Each instance can unprepare what the other has prepared.
 
-    The device is free for both afterwards.
+    The device has to be free for both afterwards.
     """
     with _two(bench) as pair:
         for prepares, unprepares in ((pair.old, pair.new), (pair.new, pair.old)):
@@ -465,7 +465,7 @@ def instances_hand_over(bench: Bench) -> None:
 def instances_share_holders(bench: Bench) -> None:
     """A device that one instance has handed out is refused by the other.
 
-    Two claims to one device, one for each instance.
+    Allocates one device to two claims, and gives one claim to each instance.
     """
     with _two(bench) as pair:
         (device,) = bench.devices(shareable=False)
@@ -482,7 +482,7 @@ def instances_share_holders(bench: Bench) -> None:
 def the_new_instance_stays(bench: Bench) -> None:
     """When the old instance ends, the new one and its sockets stay, and so do the slices.
 
-    SIGTERM to the old one; claims go on.
+    Sends SIGTERM to the old one, and prepares claims with the new one.
     """
     with _two(bench) as pair:
         claim = bench.claim()
@@ -501,7 +501,7 @@ def the_new_instance_stays(bench: Bench) -> None:
 def the_old_instance_goes_on(bench: Bench) -> None:
     """When the new instance is killed, the old one keeps working.
 
-    SIGKILL to the new one.
+    Sends SIGKILL to the new one.
     """
     with _two(bench) as pair:
         claim = bench.claim()
@@ -515,7 +515,7 @@ def the_old_instance_goes_on(bench: Bench) -> None:
 def instances_do_not_fight(bench: Bench) -> None:
     """Two instances publish the same slices as one: they neither fight over them nor publish anything twice.
 
-    The writes while both run.
+    Looks at the writes while both run.
     """
     bench.started()
     bench.offers()

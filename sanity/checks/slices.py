@@ -74,7 +74,7 @@ def slices_are_taken(bench: Bench) -> None:
 def slices_name_the_driver(bench: Bench) -> None:
     """The slices name the driver by the name it registers with.
 
-    Every slice that was written since the driver runs.
+    Looks at every slice that was written since the driver started.
     """
     _any(bench)
     written = {seen.body["spec"]["driver"] for seen in bench.server().writes()
@@ -86,7 +86,7 @@ def slices_name_the_driver(bench: Bench) -> None:
 def slices_name_the_node(bench: Bench) -> None:
     """Slices for the devices of a node have the node's name in spec.nodeName, or select nodes.
 
-    The node's name as the driver was given it.
+    Compares it with the node's name that the driver was given.
     """
     for document in _any(bench):
         name = document["spec"].get("nodeName")
@@ -102,7 +102,7 @@ def slices_name_the_node(bench: Bench) -> None:
 def slices_are_owned(bench: Bench) -> None:
     """Slices of a node are owned by its Node object, so that they are deleted with it.
 
-    One owner reference, with the UID that the node has.
+    Expects one owner reference, with the UID of the node.
     """
     for document in _any(bench):
         if document["spec"].get("nodeName"):
@@ -117,7 +117,7 @@ def slices_are_owned(bench: Bench) -> None:
 def pools_are_complete(bench: Bench) -> None:
     """A pool has all slices of its newest generation, and everything that they refer to.
 
-    Each pool, as a scheduler gathers it.
+    Collects each pool as the scheduler does.
     """
     _any(bench)
 
@@ -134,7 +134,7 @@ def pools_are_complete(bench: Bench) -> None:
 def generations_agree(bench: Bench) -> None:
     """Once they have been written, all slices of a pool have the same generation.
 
-    No slice of an older generation stays.
+    No slice of an older generation may remain.
     """
     _any(bench)
 
@@ -154,7 +154,7 @@ def generations_agree(bench: Bench) -> None:
 def pool_names_differ_by_node(bench: Bench) -> None:
     """Pools of node-local devices have names that tell nodes apart.
 
-    The node's name is a part of the pool's.
+    The node's name has to be a part of the pool's name.
     """
     for document in _any(bench):
         name, node = document["spec"]["pool"]["name"], bench.places.node
@@ -169,7 +169,7 @@ def pool_names_differ_by_node(bench: Bench) -> None:
 def standard_attributes_are_right(bench: Bench) -> None:
     """Attributes of resource.kubernetes.io have the form that Kubernetes gives them.
 
-    Whatever of them the driver publishes.
+    Looks at all of them that the driver publishes.
     """
     for device in _devices(bench):
         for name, attribute in (device.get("attributes") or {}).items():
@@ -197,7 +197,7 @@ def _standard_problem(name: str, attribute: dict[str, Any]) -> str:
 def devices_do_not_fluctuate(bench: Bench) -> None:
     """Published devices do not change by themselves: no times, no counters, no temperatures.
 
-    The same devices after a while.
+    Compares the devices after a while.
     """
     before = _devices(bench)
     bench.wait(bench.quiet)
@@ -211,7 +211,7 @@ def devices_do_not_fluctuate(bench: Bench) -> None:
 def taints_keep_their_time(bench: Bench) -> None:
     """Taints are published with a stable timeAdded: the server sets it, and it stays.
 
-    The times of taints after a while.
+    Compares the times of taints after a while.
     """
     if not any(device.get("taints") for device in _devices(bench)):
         raise Unable("the driver publishes no taint")
@@ -250,7 +250,7 @@ _GATES: Final = (
 def deleted_slices_come_back(bench: Bench) -> None:
     """Deleted slices are published again: kubelet deletes all slices of its node when it starts.
 
-    All of the driver's at once.
+    Deletes all slices of the driver at once.
     """
     before = settled_content(bench)
     delete_slices(bench)
@@ -261,7 +261,7 @@ def deleted_slices_come_back(bench: Bench) -> None:
 def edited_slices_are_put_right(bench: Bench) -> None:
     """A slice that somebody else has changed is restored.
 
-    The last device of a slice is taken out.
+    Removes the last device of a slice.
     """
     before = settled_content(bench)
     document = next((slice_ for slice_ in bench.slices() if slice_["spec"].get("devices")), None)
@@ -275,7 +275,7 @@ def edited_slices_are_put_right(bench: Bench) -> None:
 def stray_slices_are_removed(bench: Bench) -> None:
     """A stray slice of the driver on its node is removed, or superseded by a newer generation.
 
-    A second slice of the driver's own pool, as an older version of it may have left one.
+    Adds a second slice to the driver's own pool, as an older version of the driver may have left it.
     """
     before = settled_content(bench)
     document = bench.slices()[0]
@@ -291,7 +291,7 @@ def stray_slices_are_removed(bench: Bench) -> None:
 def foreign_slices_are_left_alone(bench: Bench) -> None:
     """Slices of other drivers and of other nodes are left alone.
 
-    One of each, for a while in which the driver has reason to write.
+    Adds one of each, and deletes a slice of the driver's own, so that the driver writes.
     """
     settled_content(bench)
     objects = bench.server().objects
@@ -312,7 +312,7 @@ def foreign_slices_are_left_alone(bench: Bench) -> None:
 def nothing_is_written_needlessly(bench: Bench) -> None:
     """Nothing is written while nothing changes.
 
-    A while without events.
+    Counts writes during a time without events.
     """
     settled_content(bench)
     count = writes_within(bench, bench.quiet)
@@ -326,7 +326,7 @@ def nothing_is_written_needlessly(bench: Bench) -> None:
 def preparing_writes_no_slices(bench: Bench) -> None:
     """Preparing and unpreparing claims does not change the slices: the scheduler keeps track of allocations.
 
-    A claim comes and goes.
+    Prepares and unprepares a claim.
     """
     before = settled_content(bench)
     count = len(bench.server().writes(SLICES))
@@ -356,7 +356,7 @@ def _goes_on_writing(bench: Bench) -> str:
 def dropped_fields_are_accepted(bench: Bench) -> None:
     """Slices are not written over and over to a server that drops the fields of disabled feature gates.
 
-    All slices are deleted while several gates are off.
+    Deletes all slices while several gates are off.
     """
     devices = [device for document in published_slices(bench) for device in document["spec"].get("devices") or ()]
     if not any(device.get(field) for device in devices for field in ("taints", "allowMultipleAllocations",

@@ -27,7 +27,7 @@ def _stranger(name: str = "") -> BenchClaim:
 def every_unprepare_is_answered(bench: Bench) -> None:
     """The answer has an entry for every claim of the call, by its UID, and no other entries.
 
-    A prepared claim, and its UID alone, also beside another that is prepared.
+    Prepares two claims, and unprepares them one by one.
     """
     claims = bench.two_claims()
     bench.prepared(*claims)
@@ -44,7 +44,7 @@ def every_unprepare_is_answered(bench: Bench) -> None:
 def unprepare_repeats(bench: Bench) -> None:
     """A repeated Unprepare succeeds.
 
-    Three times.
+    Calls it three times.
     """
     claim = bench.claim()
     bench.prepared(claim)
@@ -56,7 +56,7 @@ def unprepare_repeats(bench: Bench) -> None:
 def strangers_are_unprepared(bench: Bench) -> None:
     """Unprepare of a claim that was never prepared succeeds.
 
-    A claim that was never prepared.
+    Uses a claim that was never prepared.
     """
     bench.unprepared(_stranger())
 
@@ -65,7 +65,7 @@ def strangers_are_unprepared(bench: Bench) -> None:
 def a_batch_is_unprepared(bench: Bench) -> None:
     """Several claims of one call are each answered, known or not.
 
-    A prepared claim between two strangers.
+    The call has a prepared claim between two unknown ones.
     """
     claim = bench.claim()
     bench.prepared(claim)
@@ -76,7 +76,7 @@ def a_batch_is_unprepared(bench: Bench) -> None:
 def deleted_claims_are_unprepared(bench: Bench) -> None:
     """A claim is unprepared after it was deleted from the API server.
 
-    A force-deleted pod's.
+    A force-deleted pod leaves such a claim.
     """
     claim = bench.claim(bench.devices())
     bench.prepared(claim)
@@ -90,7 +90,7 @@ def deleted_claims_are_unprepared(bench: Bench) -> None:
 def deallocated_claims_are_unprepared(bench: Bench) -> None:
     """A claim is unprepared after its allocation was cleared.
 
-    Its device is free again.
+    The device has to be free again.
     """
     (device,) = bench.devices()
     claim = bench.claim([device])
@@ -118,7 +118,7 @@ def unprepare_needs_no_server(bench: Bench) -> None:
 def other_uids_are_left_alone(bench: Bench) -> None:
     """Unprepare of another UID leaves the claim of that name prepared.
 
-    The name of a prepared claim, with a UID that it has not.
+    Uses the name of a prepared claim, with another UID.
     """
     claim = bench.claim(bench.devices())
     (before,) = bench.prepared(claim)
@@ -148,7 +148,7 @@ def refused_claims_are_unprepared(bench: Bench) -> None:
 def claims_are_prepared_again(bench: Bench) -> None:
     """A claim that was unprepared can be prepared again.
 
-    Three rounds, with the same devices.
+    Does so three times, with the same devices.
     """
     claim = bench.claim()
     names = []
@@ -163,7 +163,7 @@ def claims_are_prepared_again(bench: Bench) -> None:
 def empty_unprepares_are_answered(bench: Bench) -> None:
     """A call without claims gets an empty answer.
 
-    Nothing asked, nothing answered.
+    Makes a call with no claim in it.
     """
     answers = bench.unprepare()
     expect(not answers, f"the answer has {listed(answers)}", "answer only for the claims of the call")
@@ -173,7 +173,7 @@ def empty_unprepares_are_answered(bench: Bench) -> None:
 def other_version_unprepares(bench: Bench) -> None:
     """What was prepared by one form of the service can be unprepared by the other.
 
-    Prepared by v1, unprepared by v1beta1; its device is free then.
+    Prepares with v1 and unprepares with v1beta1; the device has to be free then.
     """
     if not set(DRA_SERVICES) <= set(bench.info.versions):
         raise Unable(f"the driver serves only {listed(bench.info.versions)}")

@@ -1,4 +1,4 @@
-"""`dranode allocate`: the scheduler's part alone, over a dump of a cluster."""
+"""`dranode allocate` runs only the scheduler's part, on a dump of a cluster."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def run_on_fleet(
 
 
 def _without_queue(sources: Sequence[SourceDocument]) -> list[str]:
-    """Return a note on the pods that no Workload and no Job with a queue has, which are not placed."""
+    """Return a note on pods that belong to no Workload or Job with a queue, since --queues does not place them."""
     pods = [source.name for source in sources if source.kind == "Pod"]
     more = f" and {len(pods) - 1} more" if pods[1:] else ""
     return [f"--queues places only pods of Workloads and of Jobs with a queue, not {pods[0]}{more}"] if pods else []

@@ -30,7 +30,7 @@ class ImaginedFleet:
     """Nodes that exist only as a description.
 
     Attributes:
-        nodes: the nodes, each with its machine for people.
+        nodes: the nodes, each with the description of its machine that people are shown.
         slices: their ResourceSlices.
     """
 
