@@ -38,14 +38,6 @@ from dranode.driver.nri.events import (
     UpdateRequest,
     UpdatesAnswered,
 )
-from dranode.driver.nri.ttrpc import (
-    PLUGIN_CONNECTION,
-    RUNTIME_CONNECTION,
-    Call,
-    Demultiplexer,
-    ProtocolError,
-    StatusCode,
-)
 from dranode.driver.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.pinning.snapshot import HugepageLimits
 from dranode.proto import nri_v1alpha1_pb2 as nri
@@ -170,28 +162,28 @@ class SynchronizePart(msgspec.Struct, frozen=True):
 class CallError(Exception):
     """A call that cannot be handled, with the status to answer it with."""
 
-    def __init__(self, code: StatusCode, text: str) -> None:
+    def __init__(self, code: ttrpc.StatusCode, text: str) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
 
 
-def understand(stream: int, call: Call) -> NRIEvent | SynchronizePart | None:
+def understand(stream: int, call: ttrpc.Call) -> NRIEvent | SynchronizePart | None:
     """Return the event in the call on `stream`; None if the call only needs an empty answer.
 
     Raises:
         CallError: there is no such method, or its payload does not decode.
     """
     if call.service != PLUGIN_SERVICE:
-        raise CallError(StatusCode.UNIMPLEMENTED, f"service {call.service}")
+        raise CallError(ttrpc.StatusCode.UNIMPLEMENTED, f"service {call.service}")
     method = _METHODS.get(call.method)
     if method is None:
-        raise CallError(StatusCode.UNIMPLEMENTED, f"method {call.method}")
+        raise CallError(ttrpc.StatusCode.UNIMPLEMENTED, f"method {call.method}")
     kind, meaning = method
     try:
         body = kind.FromString(call.payload)
     except DecodeError as error:
-        raise CallError(StatusCode.INVALID_ARGUMENT, f"the payload of {call.method} does not decode") from error
+        raise CallError(ttrpc.StatusCode.INVALID_ARGUMENT, f"the payload of {call.method} does not decode") from error
     return meaning(stream, body)
 
 
@@ -327,7 +319,7 @@ class Session:
         if not _INDEX.fullmatch(index):
             raise ValueError(f'"{index}" is not an NRI plug-in index: it has to be two digits')
         self._name, self._index, self._events = name, index, events
-        self._demultiplexer = Demultiplexer()
+        self._demultiplexer = ttrpc.Demultiplexer()
         self._calls, self._answers = ttrpc.Decoder(), ttrpc.Decoder()
         self._out: list[bytes] = []
         self._last_stream = -1
@@ -360,13 +352,13 @@ class Session:
         try:
             # Both ends call each other over one socket, so NRI multiplexes two ttrpc connections on it.
             for chunk in self._demultiplexer.receive_data(data):
-                if chunk.connection == PLUGIN_CONNECTION:
+                if chunk.connection == ttrpc.PLUGIN_CONNECTION:
                     for message in self._calls.receive_data(chunk.data):
                         events.extend(self._called(message))
                 else:
                     for message in self._answers.receive_data(chunk.data):
                         events.extend(self._answered(message))
-        except ProtocolError:
+        except ttrpc.ProtocolError:
             self._ended = True
             raise
         return events
@@ -381,7 +373,7 @@ class Session:
             return
         self._ended = True
         if self._demultiplexer.inside_frame or self._calls.inside_message or self._answers.inside_message:
-            raise ProtocolError("the runtime closed the NRI connection in the middle of a message")
+            raise ttrpc.ProtocolError("the runtime closed the NRI connection in the middle of a message")
 
     # --- calls of ours ---
 
@@ -407,14 +399,14 @@ class Session:
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         self._waiting[stream] = answered
         call = ttrpc.Call(RUNTIME_SERVICE, method, body.SerializeToString())
-        self._out.append(ttrpc.encode_message(RUNTIME_CONNECTION, ttrpc.request(stream, call)))
+        self._out.append(ttrpc.encode_message(ttrpc.RUNTIME_CONNECTION, ttrpc.request(stream, call)))
 
     def _answered(self, message: ttrpc.Message) -> Iterator[NRIEvent]:
         if message.stream not in self._waiting:
             return
         # All methods of NRI are unary, so a stream would never end.
         if message.type == ttrpc.MessageType.DATA:
-            raise ProtocolError(f"the runtime streams data on stream {message.stream}, where one answer is due")
+            raise ttrpc.ProtocolError(f"the runtime streams data on stream {message.stream}, where one answer is due")
         if message.type == ttrpc.MessageType.RESPONSE:
             answered = self._waiting.pop(message.stream)
             yield answered(ttrpc.read_response(message))
@@ -462,11 +454,11 @@ class Session:
 
     def _answer(self, stream: int, body: Message) -> None:
         message = ttrpc.response(stream, ttrpc.Response(body.SerializeToString()))
-        self._out.append(ttrpc.encode_message(PLUGIN_CONNECTION, message))
+        self._out.append(ttrpc.encode_message(ttrpc.PLUGIN_CONNECTION, message))
 
     def _error(self, stream: int, code: ttrpc.StatusCode, text: str) -> None:
         message = ttrpc.response(stream, ttrpc.Response(code=code, message=text))
-        self._out.append(ttrpc.encode_message(PLUGIN_CONNECTION, message))
+        self._out.append(ttrpc.encode_message(ttrpc.PLUGIN_CONNECTION, message))
 
     # --- calls of the runtime ---
 
