@@ -149,7 +149,7 @@ class NodeCheck:
 
     def _overbooked(self, solution: Solution | None, info: NodeInfo) -> Refusal | None:
         """Refuse a node that has too little for the pod and the resources that its devices map (KEP-5517)."""
-        if not self._mappings or not self._demand.claims:
+        if not self._mappings or not (self._demand.claims or self._demand.extended):
             return None
         pools = self._answers.view(info.node).pools
         if not has_mappings(pools):

@@ -225,7 +225,7 @@ class Scheduler:
         """Yield the nodes that refuse a pod, with the missing devices where DynamicResources refuses it."""
         check: NodeCheck | None = None
         for name, refusal in refusals.items():
-            if refusal.plugin == DEVICES:
+            if refusal.plugin == DEVICES and not refusal.shortages:
                 check = check or self._check(state, demand)
                 yield self._case(state, check, refusal, name)
             else:

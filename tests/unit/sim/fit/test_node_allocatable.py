@@ -44,7 +44,20 @@ def test_a_device_takes_the_cpus_that_it_represents() -> None:
     assert first.placement.node == "a"
     assert second.choice.message == "0/1 nodes are available: 1 Insufficient cpu."
     assert second.placement.refusals["a"].plugin == "DynamicResources"
+    assert [group.detail for group in second.choice.groups] == [
+        "The pod needs 5 CPUs, the node has 3 CPUs free (2 CPUs too few)"
+    ]
     assert [each.placement.node for each in answers(*cpus(**FOUR), *pods, gates="")] == ["a", "a"]
+
+
+def test_a_device_for_an_extended_resource_takes_its_cpus_as_well() -> None:
+    # The class serves its implicit extended resource (kubernetes/kubernetes#141556).
+    pods = [pod_document(name, "1") for name in "pq"]
+    for pod in pods:
+        pod["spec"]["containers"][0]["resources"]["limits"] = {"deviceclass.resource.kubernetes.io/gpu": 1}
+    first, second = answers(*cpus(**FOUR), *pods)
+    assert first.placement.node == "a"
+    assert second.choice.message == "0/1 nodes are available: 1 Insufficient cpu."
 
 
 def test_a_devices_overhead_counts_for_each_container() -> None:
