@@ -141,7 +141,7 @@ def difference(expected: Effective, actual: Effective) -> str:
     return ", and ".join(differences)
 
 
-def words(effective: Effective) -> str:
+def memory_in_words(effective: Effective) -> str:
     """Describe the memory that a container gets."""
     parts = [] if effective.nodes is None else [f"takes memory from NUMA nodes {effective.nodes}"]
     parts += [f"may have {_amount(limit)} in pages of {page_size_name(size)}" for size, limit in effective.hugepages]

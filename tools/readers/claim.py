@@ -25,7 +25,7 @@ from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger import Contents
 from dranode.driver.node.ledger_recovery import SpecRecords
 from dranode.driver.node.specs import Specs
-from dranode.driver.pinning.containers import Effective, difference, words
+from dranode.driver.pinning.containers import Effective, difference, memory_in_words
 from dranode.driver.pinning.snapshot import PinnedClaim, Pins
 from dranode.show.ledger_reading import read_ledger
 from dranode.tools.diagnosis.claim import ClaimFacts, ContainerMemory
@@ -252,7 +252,7 @@ def _container_memory(container: str, parts: RecordedParts, expected: Effective,
         expected = replace(expected, nodes=actual.nodes)
     ok = container_has_memory(parts, expected, actual)
     if ok is not False:
-        return ContainerMemory(container, ok, words(actual))
+        return ContainerMemory(container, ok, memory_in_words(actual))
     limits = dict(actual.hugepages)
     short = tuple((size, amount) for size, amount in expected.hugepages if limits.get(size, amount) < amount)
     return ContainerMemory(container, ok, difference(*replace(expected, hugepages=short).beside(actual)))
