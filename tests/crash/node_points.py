@@ -41,7 +41,7 @@ def node() -> Iterator[Node]:
 
 
 def work(node: Node, options: tuple[str, ...]) -> None:
-    """A life of the traced instance: it works alone, works beside another one, hands over, and exits."""
+    """The life of the traced instance: it works alone, then next to another one, hands over, and exits."""
     node.start(TRACED, ("strace", "-f", "-qq", "-o", "trace", *options))
     # Do not wait long for an answer that will not come.
     threading.Thread(target=node.instances[TRACED].close_at_end, name="end").start()

@@ -307,7 +307,7 @@ def with_affinity(name: str) -> Callable[[FakeNode], None]:
 
 
 def device_plugin(node: FakeNode) -> None:
-    """Hand out GPUs by the GPU driver, of which there are slices alone, and by a device plugin."""
+    """Offer GPUs by the GPU driver, of which only the slices exist, and by a device plugin."""
     node.drivers = ("cpu", "gpu")
     server_of(node).slices.append(slice_of("worker", "dra.gpu"))
     server_of(node).allocatable["nvidia.com/gpu"] = "8"

@@ -162,7 +162,7 @@ def test_every_part_is_typed() -> None:
     assert [part for part in PARTS if not (ROOT / part / "py.typed").exists()] == []
 
 
-def test_serve_loads_no_library_that_only_people_or_the_local_run_need() -> None:
+def test_serve_loads_no_library_for_terminals_or_local_runs() -> None:
     script = """
 import sys
 

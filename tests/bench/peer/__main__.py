@@ -41,7 +41,7 @@ _LARGE_CPUS = 1280
 _CONTAINERS = 500
 # The claims of a round: few enough that a pod's claims all fit on the machine.
 _CLAIMS = 8
-# Parts that measure this driver alone.
+# Parts that measure only this driver.
 _ALONE = ("floor",)
 # Rounds of created containers. After a minute this driver reconnects, since a runtime without unsolicited updates has
 # not received all masks for that long, and the benchmark's runtime accepts one connection.

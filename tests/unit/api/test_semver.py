@@ -24,7 +24,7 @@ def test_a_driver_version_becomes_strict_semver(driver: str, version: str) -> No
 @pytest.mark.parametrize(
     "driver", ["", "unknown", "6.8.5-dkms", "1..2", ".1", "1.2.", "\u0661.\u0662.\u0663", "1." * 40 + "1"]
 )
-def test_text_without_dotted_numbers_is_no_version(driver: str) -> None:
+def test_text_without_dotted_numbers_is_not_a_version(driver: str) -> None:
     assert semver_from_numbers(driver) is None
 
 

@@ -193,7 +193,7 @@ def test_a_capacity_has_a_request_policy(reserved: str, threads: Threads, capaci
     assert one["capacity"] == {"dra.cpu/cpu": capacity}
 
 
-def test_a_group_without_cpus_is_no_device() -> None:
+def test_a_group_without_cpus_is_not_a_device() -> None:
     assert names(EXAMPLE, CPUOptions(reserved=cpus("0-3,8-11"))) == ["cpudevnuma001"]
 
 
@@ -295,7 +295,7 @@ def test_a_core_is_isolated_only_if_all_its_threads_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["cpudevnuma000", "cpu1", "cpu0001", "core1", "gpu001", "cpu001x", "xcpu001", ""])
-def test_another_kind_of_name_is_no_individual_cpu(name: str) -> None:
+def test_other_names_are_not_individual_cpus(name: str) -> None:
     assert individual_cpus(name, EXAMPLE) is None
 
 

@@ -75,7 +75,7 @@ def test_the_amount_is_read_under_either_name_of_the_capacity() -> None:
     )
 
 
-def test_the_capacity_of_another_domain_is_no_number_of_cpus() -> None:
+def test_a_capacity_of_another_domain_is_not_a_number_of_cpus() -> None:
     with pytest.raises(ClaimError, match=r'CPU capacity "dra.cpu/cpu" for device "cpudevnuma000" is missing'):
         granted(MACHINES["M1"], claim([replace_capacity(result("cpudevnuma000", 2), "other.example.com/cpu")]))
 
@@ -249,7 +249,7 @@ def test_a_grant_has_its_share_id_and_its_cpus_as_attributes() -> None:
     }
 
 
-def test_a_cpu_list_beyond_64_bytes_is_no_attribute() -> None:
+def test_a_cpu_list_over_64_bytes_is_not_an_attribute() -> None:
     even = ",".join(str(cpu) for cpu in range(0, 64, 2))
     asked = claim([result("cpudevmachine", 32)], [config({"cpuset": even})])
     got = granted(MACHINES["M5"], asked, MACHINE)

@@ -35,7 +35,7 @@ def allow(folder: Path, pods: str, nodes: str = "0-1") -> None:
 
 
 def driver(folder: Path, pods: str, machine: str = "sockets=1,numa=2,cores=4", **options: Any) -> CPUPlugin:
-    """The driver on a machine with eight CPUs, of which pods may use these."""
+    """The driver on a machine with eight CPUs, on which pods may use only these CPUs."""
     if not (folder / "sys").exists():
         write_machine(folder, machine)
     allow(folder, pods)
@@ -76,7 +76,7 @@ def test_only_cpus_on_which_pods_may_run_are_published(tmp_path: Path) -> None:
     assert counts(driver(tmp_path, "0-1", keep_shared=False)) == {"cpudevnuma000": "2"}
 
 
-def test_a_core_with_one_thread_for_pods_is_no_whole_core(tmp_path: Path) -> None:
+def test_a_core_with_only_one_thread_for_pods_is_not_a_whole_core(tmp_path: Path) -> None:
     machine = "sockets=1,cores=4,threads=2"
     made = driver(tmp_path, "0-2,4-5", machine, device_mode="individual", threads="full-core", keep_shared=False)
     assert names(made) == ["core000", "core001"]

@@ -117,7 +117,7 @@ class TestPackages:
         }
         return {number: str(cpus) for number, cpus in topology.packages.items()}
 
-    def test_an_id_that_repeats_is_another_package_in_another_book_alone(self) -> None:
+    def test_a_repeated_id_is_another_package_only_in_another_book(self) -> None:
         files = {f"{CPU}/online": "0-3"}
         for cpu in range(4):
             files |= cpu_files(cpu, physical_package_id="0", core_siblings_list="0-1" if cpu < 2 else "2-3")

@@ -123,9 +123,7 @@ def test_a_machine_without_visible_numa_nodes_is_reported_as_such(tmp_path: Path
     assert said in done.stderr
 
 
-def test_pci_devices_that_cannot_be_listed_are_not_taken_for_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_pci_devices_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = server().write(tmp_path / "machine")
     forbid(monkeypatch, folder / "sys/bus/pci/devices")
     done = CliRunner().invoke(cli, ["topology", "--links", "--machine", str(folder)])

@@ -115,7 +115,7 @@ def test_amd_has_its_list(machine: Machine, device: str, entry: str) -> None:
 @pytest.mark.parametrize(
     ("machine", "device"), [(mi300x(gpus=1), "gpu-0000-0c-00-0"), (flex(vfs=0), "gpu-0000-4d-00-0")]
 )
-def test_a_gpu_that_may_be_several_devices_to_programs_is_in_no_list(machine: Machine, device: str) -> None:
+def test_a_gpu_that_programs_may_see_as_several_has_no_variable(machine: Machine, device: str) -> None:
     (one,) = give(machine, result(device), configs=(config(visibility="vendor"),)).grants
     assert not [entry for entry in env(one) if not entry.startswith("DRA_")]
 

@@ -90,7 +90,7 @@ def test_a_rebound_gpu_has_no_earlier_trouble(action: str) -> None:
 
 
 @pytest.mark.parametrize("number", [13, 31, 43, 45, 68, 94])
-def test_xids_of_programs_are_no_trouble_of_the_gpu(number: int) -> None:
+def test_xids_of_programs_leave_the_gpu_healthy(number: int) -> None:
     assert state(xid(start(), GPU, number, NOON))[0] is Health.HEALTHY
 
 

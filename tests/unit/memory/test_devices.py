@@ -179,7 +179,7 @@ def test_memory_of_nodes_that_pods_may_not_use_is_not_published(tmp_path: Path) 
     assert problem.what in inventory.warnings
     assert "NUMA nodes 0" in problem.what
     assert "/sys/fs/cgroup/cpuset/kubepods" in problem.what
-    # A reservation there is no error: the cgroup may change.
+    # Reserving memory on that node is not an error, since the cgroup may change.
     kept = MemoryPlugin(HostRoot(str(tmp_path)), replace(NUMA, reserved=parse_reserved("0:1Gi"))).discover()
     assert all(device.name.endswith("-numa1") for device in kept.devices)
 

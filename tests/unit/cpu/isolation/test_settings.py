@@ -102,7 +102,7 @@ def test_notes_of_another_boot_and_invalid_notes_are_ignored(document: object) -
 
 
 @pytest.mark.parametrize("noted", [3, {FILE: {"original": ["0-7"]}}, {FILE: {"original": "all"}}, {FILE: {}}])
-def test_unreadable_notes_of_this_boot_are_not_taken_for_none(noted: object) -> None:
+def test_unreadable_notes_of_this_boot_are_an_error(noted: object) -> None:
     with pytest.raises(DocumentError, match="settings"):
         TuningNotes.read({"boot": "now", "settings": noted}, "now")
 

@@ -292,7 +292,7 @@ def test_settings_that_the_machine_lacks_are_reported(gone: str, sentence: str) 
     ("path", "text"),
     [(interrupt(24), "what"), (DEFAULT, "what"), (DEFAULT, ""), (WORKQUEUE, "what"), (WORKQUEUE, "")],
 )
-def test_settings_that_are_no_cpu_lists_are_reported(path: str, text: str) -> None:
+def test_settings_that_are_not_cpu_lists_are_reported(path: str, text: str) -> None:
     kernel = Kernel()
     kernel.files[path] = text
     tuner = Tuner(kernel)

@@ -191,6 +191,6 @@ def test_copies_in_specs_are_the_same_as_in_versions_with_cpu_lists_as_text() ->
     ],
 )
 @pytest.mark.parametrize("field", ["cpus", "held"])
-def test_a_row_with_an_invalid_cpu_list_is_no_record(field: str, cpus: str, sentence: str) -> None:
+def test_a_row_with_an_invalid_cpu_list_is_not_a_record(field: str, cpus: str, sentence: str) -> None:
     with pytest.raises(DocumentError, match=sentence):
         decode_json(Record, f'{{"uid":"uid-a","{field}":{cpus}}}')

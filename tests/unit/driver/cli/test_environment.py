@@ -20,7 +20,7 @@ from tests.fakes.program import run_program
         ("DRANODE_DRIVRS", "did you mean DRANODE_DRIVERS?"),
         ("DRANODE_HTTP_ADRESS", "did you mean DRANODE_HTTP_ADDRESS?"),
         ("DRANODE_Q", "there are DRANODE_CDI_DIR, DRANODE_CLAIM_STATUS, "),
-        # Nothing shows that there is a Service.
+        # There is no other sign of a Service.
         ("DRANODE_PORT", "there are "),
         ("DRANODE_THREADS_SERVICE", "did you mean DRANODE_THREADS?"),
     ],
@@ -32,7 +32,7 @@ def test_an_unknown_variable_is_refused_with_the_most_similar_one(name: str, hin
     assert hint in str(refused.value)
 
 
-def test_kubernetes_service_variables_are_no_options() -> None:
+def test_kubernetes_service_variables_are_not_options() -> None:
     names = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8080_TCP", "PORT_8080_TCP_ADDR")
     services = ("DRANODE", "DRANODE_METRICS", "KUBERNETES")
     check_environment({f"{service}_{name}": "x" for service in services for name in names}, variables())
@@ -40,7 +40,7 @@ def test_kubernetes_service_variables_are_no_options() -> None:
         check_environment({"DRANODE_PORTS": "x"}, variables())
 
 
-def test_the_variables_of_a_container_with_a_claim_are_no_options() -> None:
+def test_the_variables_of_a_container_with_a_claim_are_not_options() -> None:
     check_environment({"DRANODE_HELD_6f0c": "0-1", "DRA_CPUSET_6f0c": "0"}, variables())
     check_environment({"DRANODE_ISOLATION_6f0c": "quiet", "DRANODE_SHARED_6f0c_1": "true"}, variables())
 

@@ -77,7 +77,7 @@ def test_drift_is_reported_once_with_the_claims_that_hold_the_cpus(tmp_path: Pat
     assert "runs on CPUs 0-7, but should run on 2-3; it is put back" in drift.sentence
 
 
-def test_a_pending_mask_is_no_drift_until_the_runtime_has_had_time_for_it(tmp_path: Path) -> None:
+def test_a_pending_mask_becomes_drift_after_the_runtime_had_time_for_it(tmp_path: Path) -> None:
     now = [100.0]
     group = tmp_path / "sys" / "fs" / "cgroup" / "c"
     group.mkdir(parents=True)

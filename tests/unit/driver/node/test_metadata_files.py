@@ -386,7 +386,7 @@ def test_files_of_the_first_versions_are_removed_when_no_spec_mounts_them(metada
     assert files(metadata) == []
 
 
-def test_other_programs_files_in_the_folder_stay(metadata: DeviceMetadata) -> None:
+def test_files_of_other_programs_in_the_folder_are_kept(metadata: DeviceMetadata) -> None:
     claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
     theirs = laid_out_as_before(metadata, claim).with_name("theirs")
     theirs.write_text("another program's")

@@ -77,7 +77,7 @@ class Meanwhile(logging.Handler):
         self.seen.append(self._look())
 
 
-def test_a_mask_that_changes_while_the_kernel_is_read_is_no_drift() -> None:
+def test_a_mask_that_changes_while_the_kernel_is_read_is_not_drift() -> None:
     node = Node()
 
     class Slow(Kernel):
@@ -110,7 +110,7 @@ def test_a_container_verified_before_its_update_arrived_still_gets_the_next_one(
     assert (sent.container_id, sent.resources.cpus) == ("c2", HELD.shared)
 
 
-def test_a_cgroup_that_the_runtime_has_not_limited_yet_is_no_drift() -> None:
+def test_a_cgroup_that_the_runtime_has_not_limited_yet_is_not_drift() -> None:
     class Unlimited(HostRoot):
         def read_bytes(self, path: str) -> bytes:
             del path

@@ -140,7 +140,7 @@ def test_the_life_of_a_claim_whose_container_restarts() -> None:
             {"p1-g": "0-1", "p2-g": "2-3"},
         ),
         (snapshot(A, B), (container("m", env=env("a", "0,1") + env("b", "2,3")),), {"p1-m": "0-3"}),
-        # The reference leaves a container with an unreadable variable alone, and thereby on every CPU.
+        # dra-driver-cpu ignores a container with an unreadable variable, and so leaves it on every CPU.
         (
             snapshot(A),
             (container("bad", env=env("a", "a-b")), container("g", env=env("a", "0,1"))),

@@ -166,7 +166,7 @@ class TestDrift:
         (sent,) = settle(containers, self.ON_RECORD)[1]
         assert (sent.resources.mems, sent.resources.hugepages) == (NODE_1, ((SMALL, 8 * SMALL),))
 
-    def test_unread_settings_are_no_drift(self) -> None:
+    def test_unread_settings_are_not_drift(self) -> None:
         assert find_drifts(self.containers(), self.ON_RECORD, {"p1-main": Effective()}) == ()
         right = Effective(CPUSet((5,)), CPUSet((1,)), ((SMALL, 8 * SMALL), (LARGE, 0)))
         assert find_drifts(self.containers(), self.ON_RECORD, {"p1-main": right}) == ()

@@ -287,7 +287,7 @@ class Waits(OtherInstances):
         self.woken = False
 
 
-def test_the_thread_checks_often_unless_the_instance_is_alone(tmp_path: Path) -> None:
+def test_the_thread_checks_often_if_another_instance_exists(tmp_path: Path) -> None:
     looks: list[int] = []
 
     def follow() -> None:

@@ -40,7 +40,7 @@ def test_withdrawn_devices_stay_withdrawn_when_hardware_changes() -> None:
     assert names(more.again()) == ["group", "single", "new"]
 
 
-def test_other_lost_fields_are_no_longer_desired_and_no_problem() -> None:
+def test_other_dropped_fields_are_left_out_without_a_problem() -> None:
     (spec,) = WANTED.specs()
     stored = msgspec.structs.replace(spec, devices=(SHARED, msgspec.structs.replace(SINGLE, taints=())))
     wanted = WANTED.after_drop(0, stored, ("DRADeviceTaints",))
@@ -49,6 +49,6 @@ def test_other_lost_fields_are_no_longer_desired_and_no_problem() -> None:
     assert wanted.of(WANTED.inventory).specs() == WANTED.specs()
 
 
-def test_a_gate_of_shared_devices_is_no_problem_to_a_driver_without_them() -> None:
+def test_a_gate_of_shared_devices_only_matters_to_drivers_with_them() -> None:
     wanted = DesiredSlices("d.example.com", "node", Inventory(devices=(SINGLE,)))
     assert wanted.after_drop(0, wanted.specs()[0], ("DRAConsumableCapacity",)).problem is None

@@ -71,7 +71,7 @@ def test_a_deletion_by_somebody_else_is_reported_once() -> None:
     assert not view.slices
 
 
-def test_versions_that_are_no_numbers_do_not_hide_changes() -> None:
+def test_resource_versions_that_are_not_numbers_do_not_hide_changes() -> None:
     view = SliceView()
     odd = published("a", 1)
     odd = msgspec.structs.replace(odd, metadata=msgspec.structs.replace(odd.metadata, resource_version="x"))

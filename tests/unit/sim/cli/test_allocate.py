@@ -217,7 +217,7 @@ def test_a_note_says_how_a_patch_release_differs_from_the_modeled_one(
 
 
 @pytest.mark.parametrize(("counts", "fits"), [((1, 2), False), ((2, 1), True)])
-def test_a_note_names_a_pool_whose_slices_disagree_on_their_number(
+def test_a_note_names_a_pool_whose_slices_disagree_on_their_count(
     tmp_path: Path, counts: tuple[int, int], *, fits: bool
 ) -> None:
     slices = [gpus("a", 1), gpus("a", 1)]
@@ -255,7 +255,7 @@ def test_a_later_pod_that_shares_a_claim_is_answered(tmp_path: Path) -> None:
     assert "no node fits for pod default/q" in rows[1]["error"]
 
 
-def test_a_pod_that_only_lacks_a_node_has_a_row_and_a_running_one_has_not(tmp_path: Path) -> None:
+def test_a_pod_that_only_lacks_a_node_has_a_row_and_a_running_pod_has_none(tmp_path: Path) -> None:
     result = {"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "gpu-0"}
     held = claim("held", allocation={"devices": {"results": [result]}})
     _, rows = run(tmp_path, [CLASS, gpus("a", 2), held, pod("runs", "held", nodeName="a"), pod("waits", "held")])

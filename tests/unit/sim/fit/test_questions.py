@@ -150,7 +150,7 @@ def preempts(*documents: Document) -> bool:
     return any("kube-scheduler may preempt pods of lower priority" in note for note in answer.notes)
 
 
-def test_that_kube_scheduler_may_preempt_is_said_where_an_eviction_may_help() -> None:
+def test_a_note_says_that_kube_scheduler_may_preempt_if_that_helps() -> None:
     bound, taint = pod_document("b", "3", node="a"), {"key": "dedicated", "effect": "NoSchedule"}
     node, tainted = node_document("a", "4"), node_document("a", "4", taints=[taint])
     assert preempts(node, bound, pod_document("p", "2", priority=1))
@@ -163,9 +163,7 @@ def test_that_kube_scheduler_may_preempt_is_said_where_an_eviction_may_help() ->
 
 
 @pytest.mark.parametrize(("kubernetes", "node"), [("1.34", "large"), ("1.35", "second"), ("1.37", "second")])
-def test_a_node_that_has_an_earlier_alternative_is_preferred_since_nodes_are_scored_by_it(
-    kubernetes: str, node: str
-) -> None:
+def test_a_node_with_an_earlier_alternative_is_preferred_from_1_35_on(kubernetes: str, node: str) -> None:
     claim = claim_document("c")
     alternatives = [{"name": f"n{count}", "deviceClassName": "gpu", "count": count} for count in (2, 1)]
     claim["spec"]["devices"]["requests"] = [{"name": "r", "firstAvailable": alternatives}]
@@ -180,7 +178,7 @@ def test_a_node_that_has_an_earlier_alternative_is_preferred_since_nodes_are_sco
     assert [answer.choice.node for answer in questions.answers(questions.selected(()))] == [node]
 
 
-def test_that_kube_scheduler_preempts_no_pods_for_their_devices_is_said() -> None:
+def test_a_note_says_that_kube_scheduler_does_not_preempt_for_devices() -> None:
     held = [claim_document("held", on=("a", "gpu-0"), users=["b"]), pod_document("b", claims=["held"], node="a")]
     waits = [claim_document("mine"), pod_document("p", claims=["mine"], priority=1)]
     (answer,) = answers(node_document("a"), slice_document("a"), CLASS, *held, *waits)

@@ -33,7 +33,7 @@ def gates(**settings: bool) -> dict[str, Any]:
 
 
 def holding(name: str, count: int, ended: int) -> dict[str, Any]:
-    """A workload that was admitted with so many pods of a CPU each, some of which have ended."""
+    """An admitted workload of `count` pods with one CPU each, of which `ended` have ended."""
     made = workload(name, "door", pod_set(count=count, cpu=1))
     assignment = {"name": "main", "flavors": {"cpu": "f"}, "resourceUsage": {"cpu": str(count)}, "count": count}
     admission = {"clusterQueue": "q", "podSetAssignments": [assignment]}
