@@ -230,7 +230,11 @@ def test_a_value_that_means_nothing_is_refused(helm: Path, value: str) -> None:
     assert "values don't meet the specifications of the schema" in answer.stderr
 
 
-def test_everything_that_is_rendered_follows_kubernetes_schemas(helm: Path) -> None:
-    answer = subprocess.run([helm, "template", "x", CHART, *VERSION], capture_output=True, text=True, check=True)
-    wrong = {name: problems(each) for name, each in by_name(answer.stdout).items()}
+def test_everything_that_is_rendered_follows_kubernetes_schemas_and_every_pod_the_values(helm: Path) -> None:
+    command = [str(helm), "template", "x", str(CHART), *VERSION, "--set", "imagePullSecrets[0].name=s"]
+    objects = by_name(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    wrong = {name: problems(each) for name, each in objects.items()}
     assert {name: found for name, found in wrong.items() if found} == {}
+    pods = [each["spec"].get("template", each)["spec"] for each in objects.values() if "spec" in each]
+    values = [(pod["imagePullSecrets"], pod["tolerations"]) for pod in pods if "containers" in pod]
+    assert values == [([{"name": "s"}], [{"operator": "Exists"}])] * 4
