@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from dranode.sanity.bench import Bench
-from dranode.sanity.breach import Unable, expect
+from dranode.sanity.breach import Unable, expect, listed
 from dranode.sanity.check import must, should
 from dranode.sanity.driver_link import ProcessUsage
 from dranode.sanity.kubelet import HEALTH_SERVICES, DriverCallError
@@ -112,7 +112,7 @@ def the_folder_does_not_fill(bench: Bench) -> None:
     more = sorted(_files(data) - before)
     expect(
         seen,
-        f"{_WARM_UP} claims later there are new files ({len(more)}), such as {more[:3]}",
+        f"{_WARM_UP} claims later there are new files ({len(more)}), such as {listed(more[:3])}",
         "remove them in Unprepare",
     )
 

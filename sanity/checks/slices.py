@@ -203,7 +203,9 @@ def devices_do_not_fluctuate(bench: Bench) -> None:
     bench.wait(bench.quiet)
     changed = [device["name"] for device, again in zip(before, _devices(bench), strict=False) if device != again]
     expect(
-        not changed, f"devices {changed[:5]} changed within {bench.quiet:g} s", "publish only what describes the device"
+        not changed,
+        f"devices {listed(changed[:5])} changed within {bench.quiet:g} s",
+        "publish only what describes the device",
     )
 
 
