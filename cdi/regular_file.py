@@ -43,11 +43,13 @@ def read_regular(path: str | Path, most: int = -1) -> bytes:
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     # The open file is checked and not the path, which may lead elsewhere by now.
     try:
-        mode = os.fstat(handle).st_mode
-        if stat.S_ISDIR(mode):
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if most < 0 and status.st_size > _MOST:
+            raise OSError(errno.EFBIG, f"it is larger than {_MOST >> 30} GiB", str(path))
         with open(handle, "rb", buffering=0, closefd=False) as file:
             return read_to_end(file) if most < 0 else file.read(most)
     finally:

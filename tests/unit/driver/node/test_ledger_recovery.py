@@ -290,9 +290,14 @@ def test_a_dry_run_changes_nothing_and_says_what_a_driver_would_find(
 def test_a_dry_run_says_which_file_it_cannot_read(tmp_path: Path) -> None:
     with_claims(tmp_path)
     unreadable(ledger(tmp_path).with_name("ledger.db-wal"))
-    done = CliRunner().invoke(command, [*moved(tmp_path), "--dry-run"])
+    places = moved(tmp_path)
+    done = CliRunner().invoke(command, [*places, "--dry-run"])
     assert done.exit_code == 1
     assert "ledger.db-wal cannot be read: Input/output error" in str(done.exception)
+    ledger(tmp_path).unlink()
+    ledger(tmp_path).symlink_to("/dev/zero")
+    done = CliRunner().invoke(command, [*places, "--dry-run"])
+    assert "ledger.db cannot be read: it is not a regular file" in str(done.exception)
 
 
 def test_a_command_beside_a_driver_leaves_the_copy_trustworthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
