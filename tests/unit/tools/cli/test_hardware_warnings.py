@@ -36,3 +36,11 @@ def test_a_machine_with_unread_parts_is_not_shown_as_a_smaller_one(tmp_path: Pat
         f"the NUMA nodes 2 of /{NODE}/online are not known: they have no folder there",
     ):
         assert sentence in said
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["explain", "app"]])
+def test_a_root_that_is_no_folder_is_not_taken_for_an_empty_node(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "file").touch()
+    for root in ("file", "missing"):
+        ran = CliRunner().invoke(cli, [*command, "--root", str(tmp_path / root)])
+        assert (ran.exit_code, "--root" in ran.output) == (2, True)
