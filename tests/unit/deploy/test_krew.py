@@ -49,8 +49,8 @@ def test_the_launcher_creates_its_environment_once_and_runs_the_plugin(dist: Pat
     tools.mkdir()
     # A python3 that creates an environment as venv does, with a python in it that logs its arguments.
     python = tools / "python3"
-    made = f'printf \'#!/bin/sh\\necho "$@" >> {log}\\n\' > "$5/bin/python"'
-    steps = ("#!/bin/sh", 'mkdir -p "$5/bin"', made, 'chmod +x "$5/bin/python"')
+    made = f'printf \'#!/bin/sh\\necho "$@" >> {log}\\n\' > "$4/bin/python"'
+    steps = ("#!/bin/sh", 'mkdir -p "$4/bin"', made, 'chmod +x "$4/bin/python"')
     python.write_text("\n".join(steps))
     python.chmod(0o755)
     with tarfile.open(dist / "kubectl-dranode.tar.gz") as archive:
@@ -74,6 +74,7 @@ def test_the_launcher_creates_its_environment_once_and_runs_the_plugin(dist: Pat
     made_python.unlink()
     made_python.symlink_to(dist / "python3.11")
     assert run() == first
+    assert list(made_python.parents[2].iterdir()) == [made_python.parents[1]]
 
 
 def test_the_lock_in_the_archive_has_a_hash_for_every_library(dist: Path) -> None:
