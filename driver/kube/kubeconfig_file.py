@@ -154,7 +154,8 @@ def chosen_context(paths: str, context: str = "") -> ChosenContext:
     if not contexts:
         raise DocumentError("it has no contexts, so it names no cluster; name another file with --kubeconfig")
     if not name:
-        raise DocumentError(f"no current-context is set; pass --context: {_names(contexts)}")
+        hint = "pass --context, or set it with kubectl config use-context"  # serve has no such option
+        raise DocumentError(f"no current-context is set; {hint}: {_names(contexts)}")
     if name not in contexts:
         raise DocumentError(f'there is no context "{name}"; there are {_names(contexts)}')
     chosen = contexts[name].context

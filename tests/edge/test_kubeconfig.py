@@ -541,7 +541,7 @@ def test_the_first_of_several_kubeconfigs_that_sets_something_wins(tmp_path: Pat
     ("change", "context", "sentence"),
     [
         ({}, "gone", 'there is no context "gone"; there are here'),
-        ({"current-context": ""}, "", "no current-context is set; pass --context: here"),
+        ({"current-context": ""}, "", "or set it with kubectl config use-context: here"),
         ({"clusters": None}, "", 'context "here" names cluster "c"; there are none'),
         ({"users": []}, "", 'context "here" names user "u"; there are none'),
         ({"clusters": [{"name": "c", "cluster": {}}]}, "", 'cluster "c" has no server'),
