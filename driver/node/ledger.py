@@ -318,7 +318,7 @@ def errors_in(path: Path) -> Iterator[None]:
         ) from error
     except UnicodeDecodeError as error:
         # SQLite's message quotes damaged bytes of the schema, which Python cannot decode.
-        raise CorruptLedgerError(f"the ledger {path} is damaged: {error.object!r}") from error
+        raise CorruptLedgerError(f"the ledger {path} is damaged: {error.object.decode(errors='replace')}") from error
     except OSError as error:
         raise LedgerError(f"the ledger {path} cannot be used: {error.strerror}") from error
 
