@@ -42,12 +42,7 @@ _PATHS: Final = frozenset(
 
 @click.command(cls=DriverCommand, short_help="Find what would stop the driver on this node, or on all, and what to do.")
 @click.option(
-    "--root",
-    "folder",
-    default="/",
-    type=click.Path(exists=True, file_okay=False),
-    metavar="DIR",
-    help="The node's root folder (/host in a node's debugging pod).",
+    "--root", "folder", default="/", metavar="DIR", help="The node's root folder (/host in a node's debugging pod)."
 )
 @click.option(
     "--all-nodes", is_flag=True, help="Check every node through the API server, from anywhere, and print one table."

@@ -36,12 +36,7 @@ from dranode.tools.readers.sources import FromCluster, FromStore, ObjectSource
 @click.option("--store", metavar="DIR", help="Read claims from a folder of YAML files instead of a cluster.")
 @driver_options
 @click.option(
-    "--root",
-    "folder",
-    default="/",
-    type=click.Path(exists=True, file_okay=False),
-    metavar="DIR",
-    help="The node's root folder (/host in a node's debugging pod).",
+    "--root", "folder", default="/", metavar="DIR", help="The node's root folder (/host in a node's debugging pod)."
 )
 @serve_option("--kubelet-root")
 @serve_option("--cdi-dir")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dranode.api.errors import DranodeError
+from dranode.api.errors import DranodeError, UsageError
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.presence import is_folder, is_there
 from dranode.driver.machine.root import Root
@@ -42,7 +42,13 @@ class NodeHost:
 
     @classmethod
     def at(cls, folder: str) -> NodeHost:
-        """Return the node with its root at `folder`; `/` is this machine."""
+        """Return the node with its root at `folder`; `/` is this machine.
+
+        Raises:
+            UsageError: there is no such folder.
+        """
+        if not Path(folder).is_dir():
+            raise UsageError(f"--root {folder} is not a folder; pass the node's root, such as /host")
         return cls(Path(folder), HostRoot() if folder == "/" else ConfinedRoot(FolderFiles(folder)))
 
     def place(self, path: str) -> Path:
