@@ -1,46 +1,22 @@
-"""What the code declares, for the reference: options, metrics, and what the driver reports of claims."""
+"""What the code declares, for the reference: options and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
-import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
-from dranode.api.resource import ResourceClaimConsumerReference
-from dranode.cpu.devices import OFFLINE
-from dranode.driver.claims.events import Occurrence, events_of
-from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.options import FRAMEWORK_KEYS, DriverOption
-from dranode.driver.claims.status import PREPARE_FAILED, PREPARED, READY
-from dranode.driver.claims.users import PodSandbox
 from dranode.driver.cli.options import MACHINE, SERVE, STORE, CommandOption, driver_settings
 from dranode.driver.plugins import declared
 from dranode.driver.serve.claim_metrics import DEVICE_FAMILIES, DISTURBANCE_FAMILIES, USAGE_FAMILIES
 from dranode.driver.serve.metrics import DriverMetrics, Metrics
 from dranode.driver.serve.state_metrics import OWN_GAUGES, STATE_FAMILIES, prefix_of
-from dranode.memory.devices import SHRUNK
 
 # Type, labels and what it says.
 MetricRow: TypeAlias = tuple[str, tuple[str, ...], str]
 
-_CLAIM: Final = ClaimRef("namespace", "claim", "uid")
-_POD: Final = ResourceClaimConsumerReference(resource="pods", name="pod", uid="uid")
-# A value for every field that an occurrence may have; a new one is an error here until it has its own.
-_HAPPENED: Final[Mapping[str, Any]] = {
-    "claim": _CLAIM,
-    "claims": (_CLAIM,),
-    "error": "",
-    "pod": PodSandbox(id="sandbox", name="pod", namespace="namespace", uid="uid"),
-    "pods": (_POD,),
-    "reason": "",
-    "sentence": "",
-    "states": (),
-    "uid": "uid",
-}
-# The reasons of this package's drivers why a claim has less than it was given; drivers of others have their own.
-IMPAIRED: Final = (OFFLINE, SHRUNK)
 # A driver whose own metrics are shown.
 OWN_DRIVER: Final = "dra.cpu"
 
@@ -127,39 +103,6 @@ def metric_rows() -> dict[str, MetricRow]:
 
 def _labels(family: Any) -> tuple[str, ...]:
     return tuple(label for label in family._labelnames if label != "driver")  # noqa: SLF001 - only it knows them
-
-
-# --- Events and conditions ---
-
-
-def events() -> str:
-    """Return a page with the Events and conditions by which a driver says what happened to claims."""
-    introduction = (
-        "# Events and conditions\n\nEvents are warnings of the component `dranode`. "
-        "[What to do about each](../metrics.md#events).\n"
-    )
-    parts = [introduction, "## Events\n\n| reason | action | on | when |\n| --- | --- | --- | --- |"]
-    parts += [f"| {codes([reason])} | `{action}` | {on} | {when} |" for reason, action, on, when in event_rows()]
-    parts.append(
-        "\n## Conditions in a claim's `status.devices`\n\n"
-        "| type | status | reason | when |\n| --- | --- | --- | --- |\n"
-        f"| `{READY}` | `True` | `{PREPARED}` | the device is prepared, and nothing of it is missing |\n"
-        f"| `{READY}` | `False` | `{PREPARE_FAILED}` | the claim could not be prepared; the message says why |\n"
-        f"| `{READY}` | `False` | {codes(IMPAIRED)}, or another driver's own | the claim lost hardware |\n"
-    )
-    return "\n".join(parts)
-
-
-def event_rows() -> Iterator[tuple[str, str, str, str]]:
-    """Yield reason, action, the kinds of objects that it is on, and when, of every Event."""
-    for kind in Occurrence.__args__:
-        fields = {field.name: _HAPPENED[field.name] for field in msgspec.structs.fields(kind)}
-        when = plain((kind.__doc__ or "").partition("\n")[0].rstrip("."))
-        for reason in IMPAIRED if {"reason", "states"} <= fields.keys() else ("",):
-            happened = kind(**fields | ({"reason": reason} if reason else {}))
-            events = events_of(happened, "node")
-            if events:
-                yield events[0].reason, events[0].action, ", ".join(each.regarding.kind for each in events), when
 
 
 def codes(words: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """The manual as a site: `make site` writes its pages into .cache/site, and mkdocs makes dist/site of them.
 
 The pages are those of docs/, the files at the top that people look for, the examples, and a reference made from the
-code: commands, options, opaque configurations with a JSON Schema, Events, what is published of made-up
+code: commands, options, opaque configurations with a JSON Schema, what is published of made-up
 machines, and what drivers import.
 """
 
@@ -22,7 +22,7 @@ import dranode.driver
 from dranode.driver.cli.commands import cli
 from release.configurations import CONFIGURATIONS, configurations, schema
 from release.project import ROOT
-from release.reference import events, options
+from release.reference import options
 
 CPUS: Final = "sockets=2,numa=2,cores=4,threads=2"
 GPUS: Final = "sockets=2,cores=8,gpus=2"
@@ -79,7 +79,6 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "reference/options.md", options()
     yield "reference/configurations.md", configurations()
     yield "reference/devices.md", devices()
-    yield "reference/events.md", events()
     yield "reference/seam.md", names_for_drivers()
 
 

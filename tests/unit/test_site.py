@@ -13,7 +13,6 @@ import yaml
 
 import dranode.api
 import dranode.driver
-from dranode.driver.claims.events import ClaimRestored, Occurrence
 from dranode.driver.cli.serve import command as serve
 from release import reference, site
 from release.configurations import CONFIGURATIONS, fields, schema
@@ -90,13 +89,6 @@ def test_every_field_of_a_configuration_has_a_description(kind: str) -> None:
     assert not [name for name, row in rows.items() if not all(row)]
 
 
-def table(page: str, heading: str) -> list[list[str]]:
-    """The rows of the table under a heading, as cells."""
-    (part,) = [part for part in page.split("\n## ") if part.startswith(heading)]
-    lines = [line for line in part.splitlines() if line.startswith("| ")][2:]
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-
-
 def test_every_option_of_serve_is_on_the_page_of_options_with_its_flags_and_variables() -> None:
     page = reference.options()
     shown = {}
@@ -112,13 +104,6 @@ def test_every_option_of_serve_is_on_the_page_of_options_with_its_flags_and_vari
     }
     assert shown == taken
     assert "`DRANODE_CONFIG`" in page
-
-
-def test_the_page_of_events_has_every_event() -> None:
-    shown = [row[0] for row in table(reference.events(), "Events")]
-    # One for each kind, and for impaired claims one for each driver with a reason; one kind has no Event.
-    assert len(shown) == len(Occurrence.__args__) - len({ClaimRestored}) + len(reference.IMPAIRED) - 1
-    assert all(shown)
 
 
 @pytest.mark.parametrize("page", sorted(site.MANUAL.glob("*.md")), ids=lambda page: page.name)

@@ -39,5 +39,5 @@ def test_every_event_is_on_the_page() -> None:
     silent = {events.ClaimRestored}
     assert {type(each) for each in happened} | silent == set(events.Occurrence.__args__)
     reasons = {event.reason for each in happened for event in events.events_of(each, "node")}
-    table = PAGE[PAGE.index("## Events") :]
+    table = PAGE[PAGE.index("## Events") : PAGE.index("## Conditions")]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == reasons
