@@ -98,7 +98,7 @@ def _records(driver: str, kubelet_root: Path | None, unseen: list[str]) -> tuple
         # Not an error, because a user without root may still view the machine.
         unseen.append(f"it is unknown who holds what of {driver}: {error}")
         return None
-    unseen += (f"{driver}: {problem}" for problem in ledger_problems(contents.doubt, contents.records, driver))
+    unseen += (f"{driver}: {problem}" for problem in ledger_problems(contents.loss, contents.records, driver))
     return contents.records
 
 

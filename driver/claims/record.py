@@ -298,10 +298,10 @@ def _sources(sources: Sources, grant: Grant) -> frozenset[str] | None:
 LOST_RECORD: Final = "its record is lost and no CDI spec says what it holds"
 
 
-def missing_claims(doubt: str, driver: str) -> str:
-    """Return the error for a ledger that may lack claims; `doubt` says why it may."""
+def missing_claims(loss: str, driver: str) -> str:
+    """Return the error for a ledger that may lack claims; `loss` says why it may."""
     return (
-        f"no new claims are prepared on this node: {doubt}; delete the pods whose claims `dranode claims` does not "
+        f"no new claims are prepared on this node: {loss}; delete the pods whose claims `dranode claims` does not "
         f"list, or drain the node, then run `{_command(driver)}`"
     )
 
@@ -315,10 +315,10 @@ def unknown_claim(uid: str, reason: str, driver: str) -> str:
     )
 
 
-def ledger_problems(doubt: str, records: Iterable[Record], driver: str) -> tuple[str, ...]:
+def ledger_problems(loss: str, records: Iterable[Record], driver: str) -> tuple[str, ...]:
     """Return the reasons in a ledger why no new claims are prepared, a sentence each."""
     lost = (unknown_claim(record.uid, LOST_RECORD, driver) for record in records if record.lost)
-    return (*((missing_claims(doubt, driver),) if doubt else ()), *lost)
+    return (*((missing_claims(loss, driver),) if loss else ()), *lost)
 
 
 def _command(driver: str) -> str:
@@ -364,7 +364,7 @@ class Copied(msgspec.Struct, frozen=True):
     Attributes:
         commits: the number of its last commit.
         records: the claims on record after that commit.
-        doubt: why claims may be missing, as in the ledger; empty if none are missing.
+        loss: why claims may be missing, as in the ledger; empty if none are missing.
         boot: the id of the boot in which it was begun.
         whole: whether every line is intact.
         closed: whether it was flushed after the last commit.
@@ -374,7 +374,7 @@ class Copied(msgspec.Struct, frozen=True):
 
     commits: int = 0
     records: Mapping[str, Record] = msgspec.field(default_factory=dict)
-    doubt: str = ""
+    loss: str = ""
     boot: str = ""
     whole: bool = True
     closed: bool = False
@@ -401,7 +401,7 @@ def salvaged(
     """
     copy = copied or Copied(whole=False)
     records = dict(copy.records)
-    doubt, notes_lost = copy.doubt, copy.notes_lost
+    loss, notes_lost = copy.loss, copy.notes_lost
     if not copy.complete(boot):
         notes_lost = notes_lost or NOTES_LOST
         for row in rows:
@@ -409,13 +409,13 @@ def salvaged(
             # If copy and row differ, the claim holds what either of them says.
             records[row.uid] = row if before is None else msgspec.structs.replace(before, held=before.held | row.held)
         # After a boot, specs are written again one after the other, so claims without a spec may be known only by rows.
-        doubt = doubt or (f"{LOST}: {unread}" if unread else "" if specs else LOST)
+        loss = loss or (f"{LOST}: {unread}" if unread else "" if specs else LOST)
         # Containers may run with what a spec says, so it wins over a copy or a row that says something else. A spec
         # that says nothing only adds a claim that is not known otherwise.
         specs = {uid: record for uid, record in specs.items() if not _covers(records.get(uid), record)}
         records |= {uid: record for uid, record in specs.items() if not record.lost}
     records |= {uid: record for uid, record in specs.items() if uid not in records}
-    return Copied(copy.commits + 1, records, doubt, boot, notes=copy.notes, notes_lost=notes_lost)
+    return Copied(copy.commits + 1, records, loss, boot, notes=copy.notes, notes_lost=notes_lost)
 
 
 def prepared_under(copied: Copied | None, specs: Mapping[str, Record], boot: str) -> str:

@@ -72,7 +72,7 @@ class Contents(msgspec.Struct, frozen=True):
         records: the intact rows.
         damaged: the other rows.
         commits: the number of the last commit.
-        doubt: why claims may be missing; empty if none are missing.
+        loss: why claims may be missing; empty if none are missing.
         notes: the driver's notes, as JSON; empty if there are none.
         notes_damage: what is wrong with the notes; empty if nothing is.
         schema: the number of the schema; 0 if it was not read.
@@ -82,7 +82,7 @@ class Contents(msgspec.Struct, frozen=True):
     records: tuple[Record, ...]
     damaged: tuple[Damaged, ...]
     commits: int = 0
-    doubt: str = ""
+    loss: str = ""
     notes: str = ""
     notes_damage: str = ""
     schema: int = 0
@@ -403,7 +403,7 @@ class Ledger:
         schema = self._number("schema")
         if schema > SCHEMA_WITH_LOSS:
             raise LedgerError(newer_schema_error(self.path, schema))
-        # Schema 2 and the reason for the doubt are always written together, so one without the other is damage.
+        # Schema 2 and the reason for the loss are always written together, so one without the other is damage.
         if schema not in (SCHEMA, SCHEMA_WITH_LOSS) or (schema == SCHEMA_WITH_LOSS) != bool(self._meta("doubt")):
             refuse_damage(self.path, f"its schema has the number {schema}")
 
@@ -494,14 +494,14 @@ class Ledger:
         self._commits = number
         self.set_meta("commits", str(number))
 
-    def restore(self, records: Iterable[Record], commits: int, doubt: str, notes: str) -> None:
+    def restore(self, records: Iterable[Record], commits: int, loss: str, notes: str) -> None:
         """Fill a new ledger, inside a `transaction`, with what the lost one is known to have had up to a commit."""
         self.commit(put=records)
         self._set_commits(commits)
         self.set_notes(notes)
-        self.set_doubt(doubt)
+        self.set_loss(loss)
 
-    def set_doubt(self, reason: str) -> None:
+    def set_loss(self, reason: str) -> None:
         """Note why claims may be missing, inside a `transaction`; an empty reason says that none are missing."""
         with errors_in(self.path):
             self._db.execute("DELETE FROM meta WHERE key = 'doubt'")

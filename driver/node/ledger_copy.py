@@ -42,7 +42,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     commits: int
     rows: int
     boot: str = ""
-    doubt: str = ""
+    loss: str = msgspec.field(default="", name="doubt")  # its name on disk
     notes: str = ""
     notes_lost: str = ""
 
@@ -114,7 +114,7 @@ class LedgerCopy:
             commits=copied.commits,
             rows=len(copied.records),
             boot=copied.boot,
-            doubt=copied.doubt,
+            loss=copied.loss,
             notes=copied.notes,
             notes_lost=copied.notes_lost,
         )
@@ -237,8 +237,8 @@ def _followed(head: _Head | None, lines: list[_Line | None], *, whole: bool) -> 
         for uid in line.drop:
             records.pop(uid, None)
         notes, lost = (notes, lost) if line.notes is None else (line.notes, "")
-    doubt, boot = (head.doubt, head.boot) if head is not None else ("", "")
-    return Copied(at, records, doubt, boot, whole, closed, notes, lost)
+    loss, boot = (head.loss, head.boot) if head is not None else ("", "")
+    return Copied(at, records, loss, boot, whole, closed, notes, lost)
 
 
 def refuse_behind(path: Path, contents: Contents, copied: Copied | None) -> None:

@@ -30,7 +30,7 @@ class LedgerRecovery:
     Attributes:
         path: the ledger's file.
         boot_id: the id of this boot of the machine; empty while it is not known.
-        doubt: why claims may be missing in the ledger; empty if none are missing.
+        loss: why claims may be missing in the ledger; empty if none are missing.
         notes: the driver's notes, as JSON; empty if there are none.
         notes_lost: why the notes may be incomplete, until the driver writes new ones; empty if they are complete.
     """
@@ -38,7 +38,7 @@ class LedgerRecovery:
     def __init__(self, path: Path) -> None:
         """Name the ledger; nothing is opened."""
         self.boot_id = ""
-        self.doubt = ""
+        self.loss = ""
         self.notes = ""
         self.notes_lost = ""
         self.path = path
@@ -61,7 +61,7 @@ class LedgerRecovery:
             contents = self._with_repaired_rows(ledger, contents, copied)
         if contents.notes_damage:
             contents = self._with_notes(ledger, contents, copied)
-        self.doubt, self.notes = contents.doubt, "" if contents.notes_damage else contents.notes
+        self.loss, self.notes = contents.loss, "" if contents.notes_damage else contents.notes
         if contents.notes_damage:
             self.lose_notes(f"they were damaged: {contents.notes_damage}")
         elif copied is not None:
@@ -74,7 +74,7 @@ class LedgerRecovery:
         return contents
 
     def _copied(self, commits: int, records: Mapping[str, Record]) -> Copied:
-        return Copied(commits, records, self.doubt, self.boot_id, notes=self.notes, notes_lost=self.notes_lost)
+        return Copied(commits, records, self.loss, self.boot_id, notes=self.notes, notes_lost=self.notes_lost)
 
     def _with_notes(self, ledger: Ledger, contents: Contents, copied: Copied | None) -> Contents:
         """Return the contents with the notes of the copy, if the copy is complete."""
@@ -182,7 +182,7 @@ class LedgerRecovery:
         ledger = Ledger(self.path)
         try:
             with ledger.transaction():
-                ledger.restore(rescued.records.values(), rescued.commits, rescued.doubt, rescued.notes)
+                ledger.restore(rescued.records.values(), rescued.commits, rescued.loss, rescued.notes)
                 # If the rescued claims are from before a reboot, their hardware has to be configured again; the boot id
                 # says so.
                 ledger.set_meta("boot_id", prepared_under(copied, specs, self.boot_id))

@@ -455,8 +455,8 @@ class RecordStore:
 
     def blocked(self) -> str | None:
         """Return why no new claim may be prepared, and what to do; None if new claims may be prepared."""
-        if self.recovery.doubt:
-            return missing_claims(self.recovery.doubt, self._plugin.driver)
+        if self.recovery.loss:
+            return missing_claims(self.recovery.loss, self._plugin.driver)
         for uid, reason in self.book.unknown.items():
             return unknown_claim(uid, reason, self._plugin.driver)
         return None
@@ -464,7 +464,7 @@ class RecordStore:
     def missing(self) -> tuple[str, ...]:
         """Return the reasons why no new claim may be prepared, a sentence for each."""
         claims = (f"claim with UID {uid}: {reason}" for uid, reason in sorted(self.book.unknown.items()))
-        return (*((self.recovery.doubt,) if self.recovery.doubt else ()), *claims)
+        return (*((self.recovery.loss,) if self.recovery.loss else ()), *claims)
 
     def forget_missing(self) -> None:
         """Forget the claims about which nothing is known, because an administrator says that they are gone.
@@ -479,7 +479,7 @@ class RecordStore:
                 self._specs.specs.remove(entry.uid)
         with self.transaction():
             if self._ledger is not None:
-                self._ledger.set_doubt("")
+                self._ledger.set_loss("")
             self.commit(Commit(drop=tuple(entry.uid for entry in entries if entry.on_file)))
         self._stale = True
         self.refresh()

@@ -124,7 +124,7 @@ def doubtful_ledger(node: FakeNode) -> None:
     node.prepare()
     there = Ledger(ledger(node))
     with there.transaction():
-        there.set_doubt(LOST)
+        there.set_loss(LOST)
     there.close()
 
 

@@ -239,9 +239,9 @@ class Node:
             (self.folder / "store" / "resourceclaims" / f"default.{claim.name}.yaml").unlink(missing_ok=True)
         return ""
 
-    def doubt(self) -> str:
+    def loss(self) -> str:
         """Why the ledger may lack claims; empty if it is complete."""
-        return read_ledger(self.ledger).doubt
+        return read_ledger(self.ledger).loss
 
     def forget_lost(self) -> None:
         """Run `forget-lost`, as people do, for claims that nothing knows of any more.

@@ -48,7 +48,7 @@ def settle(steps: Steps) -> None:
         settled(steps, lambda: _answered(steps), "the driver does not answer as before")
         # Without claims nothing was asked of it, and it reads its ledger only after its socket is there.
         settled(steps, lambda: [] if _readable(steps) else [str(node.ledger)], "the ledger stays damaged")
-    if node.doubt():
+    if node.loss():
         # Ledger and copy were damaged while there was no claim, so there is no spec to recover from either.
         node.forget_lost()
     if steps.fault == "ledger":

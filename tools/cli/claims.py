@@ -98,7 +98,7 @@ def command(
     plugins = Path(kubelet_root) / "plugins"
     ledgers = {driver: read_ledger(plugins / driver / "ledger.db") for driver in _recorded(plugins, drivers, root)}
     for driver, contents in ledgers.items():
-        for sentence in ledger_problems(contents.doubt, contents.records, driver):
+        for sentence in ledger_problems(contents.loss, contents.records, driver):
             click.echo(f"{driver}: {sentence}", err=True)
     used = _used(Path(pod_resources_socket or Path(kubelet_root) / "pod-resources" / "kubelet.sock"), ledgers)
     ledgers = {driver: _with_users(driver, contents, used) for driver, contents in ledgers.items()}

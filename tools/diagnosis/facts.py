@@ -215,7 +215,7 @@ class Records(msgspec.Struct, frozen=True):
         path: the ledger.
         error: why the ledger cannot be used; empty if it can.
         newer: whether that is because a newer dranode wrote it.
-        doubts: why the driver prepares no new claims although it can read the ledger, with what to do.
+        ledger_problems: why the driver prepares no new claims although it can read the ledger, with what to do.
         damaged: the quarantined rows, each with the reason.
         specs: the claims on record whose CDI spec is missing or of no use, each with the file and the reason.
         orphans: the CDI specs of this driver without a record.
@@ -227,7 +227,7 @@ class Records(msgspec.Struct, frozen=True):
     path: str
     error: str = ""
     newer: bool = False
-    doubts: tuple[str, ...] = ()
+    ledger_problems: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     specs: tuple[tuple[str, str], ...] = ()
     orphans: tuple[str, ...] = ()

@@ -293,7 +293,7 @@ def ledger_newer(facts: Facts) -> Iterator[Fault]:
 def records_missing(facts: Facts) -> Iterator[Fault]:
     """Claims may hold devices without a record, so no new claim is prepared."""
     for record in _records(facts):
-        for sentence in record.doubts:
+        for sentence in record.ledger_problems:
             reason, _, remedy = sentence.partition("; ")
             yield Fault(f"{record.driver}: {reason}", remedy)
 

@@ -328,7 +328,7 @@ def _known(
     contents: Contents, spec_uids: frozenset[str], specs: Specs, plugin: Plugin
 ) -> tuple[list[Record], str | None]:
     """Return the records, recovered from CDI specs if necessary, and why no new claim may be prepared, if so."""
-    blocked = [missing_claims(contents.doubt, plugin.driver)] if contents.doubt else []
+    blocked = [missing_claims(contents.loss, plugin.driver)] if contents.loss else []
     damaged = {
         row.uid: f"its row is damaged ({row.reason}) and no CDI spec says what it holds" for row in contents.damaged
     }

@@ -171,7 +171,7 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
         yield Records(
             plugin.driver,
             path,
-            doubts=ledger_problems(contents.doubt, contents.records, plugin.driver),
+            ledger_problems=ledger_problems(contents.loss, contents.records, plugin.driver),
             damaged=tuple(f"with UID {row.uid}, {row.reason}" for row in contents.damaged),
             specs=tuple(
                 (str(record.ref), f"{options.cdi_dir}/{specs.name(record.uid)}: {problem}")

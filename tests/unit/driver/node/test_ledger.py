@@ -230,13 +230,13 @@ def test_a_changed_table_definition_that_sqlite_accepts_is_damage(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("schema", "doubt"),
+    ("schema", "loss"),
     [("0", ""), ("0", "why"), ("", ""), ("x", ""), ("\u0661", ""), ("-1", ""), ("2", ""), ("1", "why")],
 )
-def test_a_schema_that_no_dranode_wrote_is_damage(tmp_path: Path, schema: str, doubt: str) -> None:
+def test_a_schema_that_no_dranode_wrote_is_damage(tmp_path: Path, schema: str, loss: str) -> None:
     ledger = written(tmp_path / "l.db", A)
     with ledger.transaction():
-        ledger.set_doubt(doubt)
+        ledger.set_loss(loss)
         ledger.set_meta("schema", schema)
     ledger.close()
     with pytest.raises(CorruptLedgerError, match="its schema has the number") as raised:

@@ -153,11 +153,11 @@ def test_a_node_that_lost_everything_is_blocked_until_forget_lost(tmp_path: Path
         path.write_bytes(b"no database" * 1000)
     reboot(tmp_path)
     assert "run `dranode forget-lost" in str(prepare(opened(tmp_path, boot), claim(4)))
-    # The doubt is as durable as the records, and an earlier dranode respects it too.
+    # The loss is as durable as the records, and an earlier dranode respects it too.
     header(tmp_path)
     assert "run `dranode forget-lost" in str(prepare(opened(tmp_path, boot), claim(4)))
     assert Ledger(ledger(tmp_path)).meta("schema") == str(SCHEMA_WITH_LOSS)
-    assert read_ledger(ledger(tmp_path)).doubt == LOST
+    assert read_ledger(ledger(tmp_path)).loss == LOST
     assert opened(tmp_path).forget_missing() == (LOST,)
     node = opened(tmp_path, boot)
     assert isinstance(prepare(node, claim(4)), Prepared)
@@ -321,7 +321,7 @@ def test_a_claim_holds_what_either_of_two_sources_says() -> None:
     other = Record(uid="a", cpus=CPUSet.parse("2-3"), held=CPUSet.parse("2-3"), fingerprint="g")
     found = salvaged(Copied(3, {"a": one}, whole=False), {}, (other,), BOOT)
     assert found.records["a"].held == CPUSet(range(4))
-    assert found.doubt == LOST
+    assert found.loss == LOST
 
 
 def test_claims_are_prepared_even_if_the_copy_cannot_be_written(tmp_path: Path) -> None:

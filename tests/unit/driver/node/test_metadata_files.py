@@ -303,13 +303,13 @@ def test_metadata_stays_while_the_ledger_may_lack_claims(metadata: DeviceMetadat
     first = node(metadata)
     for claim in claims:
         prepare(first, claim)
-    first.store.recovery.doubt = "there was a power cut"
+    first.store.recovery.loss = "there was a power cut"
     for path in metadata.cdi.glob(f"*claim-{claims[0].metadata.uid}*"):
         path.unlink()
     first.store.book.forget(claims[0].metadata.uid)
     first.sweep()
     assert len(names(metadata.folder)) == 2
-    first.store.recovery.doubt = ""
+    first.store.recovery.loss = ""
     first.sweep()
     assert names(metadata.folder) == [f"{claims[1].metadata.uid}_r"]
 

@@ -175,14 +175,14 @@ def test_devices_are_withdrawn_while_claims_may_be_missing(world: World, tmp_pat
     world.announcer.begin()
     other = Ledger(tmp_path / "data" / "ledger.db")
     with other.transaction():
-        other.set_doubt(LOST)
+        other.set_loss(LOST)
     world.node.check()
     world.announcer.report()
     assert "run `dranode forget-lost" in str(world.node.impediment)
     # The ledger itself is usable, so this does not affect which of two instances pins.
     assert world.node.unusable is None
     with other.transaction():
-        other.set_doubt("")
+        other.set_loss("")
     world.node.check()
     world.announcer.report()
     assert world.node.impediment is None

@@ -116,7 +116,7 @@ def test_a_ledger_that_may_lack_claims_is_reported_with_the_remedy(
     machine.prepare("a", 2)
     ledger = Ledger(machine.data / "ledger.db")
     with ledger.transaction():
-        ledger.set_doubt(LOST)
+        ledger.set_loss(LOST)
         ledger.commit(put=(Record(uid="uid-lost"),))
     ledger.close()
     done = CliRunner().invoke(command, [*machine.options(), "-o", "json"])
