@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-import dranode.driver
-from dranode.driver import Configures, Pins, Plugin, Recovers, Reports, Tunes
 from tests.edge.test_docs import BLOCK, PROGRAM, ROOT, Block, matches, sessions
 
 PAGE = ROOT / "docs" / "drivers.md"
@@ -109,12 +107,3 @@ def test_the_image_of_the_page_is_built_on_ours() -> None:
     assert minor is not None
     assert f"/opt/dranode/lib/python{minor[1]}/site-packages" in theirs
     assert "python3 -m venv --without-pip /opt/dranode" in ours
-
-
-def test_the_table_of_optional_methods_matches_the_plugin_classes() -> None:
-    rows = re.findall(r"^\| (`[^|]+`) \|", PAGE.read_text(), re.MULTILINE)
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    hooks = {name for name in vars(Plugin) if not name.startswith("_") and callable(getattr(Plugin, name))}
-    classes = {each.__name__ for each in (Configures, Pins, Recovers, Reports, Tunes)}
-    assert named == (hooks - {"discover", "grant", "completes"}) | classes
-    assert classes <= set(dranode.driver.__all__)

@@ -1,20 +1,16 @@
-"""The page about machines and fleets in files: its files can be read, and its tables have every key."""
+"""The page about machines and fleets in files: its files can be read."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
 import pytest
 
 from dranode.api import Quantity
-from dranode.api.resource import DeviceTaint
 from dranode.gpu.plugin import plugin as gpu_plugin
-from dranode.sim.cluster.node_kinds import NodeKind
 from dranode.sim.cluster.nodes_file import read_nodes
-from dranode.sim.machines import machine_file, open_machine
-from dranode.sim.machines.synthetic import KEYS
+from dranode.sim.machines import open_machine
 from tests.edge.test_docs import BLOCK, ROOT, Block, matches, sessions
 from tests.fakes.program import run_program
 
@@ -22,34 +18,11 @@ PAGE = (ROOT / "docs" / "machines.md").read_text()
 FILES = {title: text for _, title, text in BLOCK.findall(PAGE) if title}
 
 
-def keys(heading: str) -> list[str]:
-    """The code in the first column of the tables under a heading."""
-    (part,) = [part for part in PAGE.split("\n## ") if part.startswith(f"{heading}\n")]
-    return [
-        key for cell in re.findall(r"^\| (`[^|]+) \|", part, re.MULTILINE) for key in re.findall(r"`([^`]+)`", cell)
-    ]
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     for title, text in FILES.items():
         (tmp_path / title).write_text(text)
     return tmp_path
-
-
-def test_the_table_of_a_description_has_every_key() -> None:
-    assert set(KEYS) <= set(keys("A description"))
-
-
-def test_the_table_of_a_yaml_machine_has_every_key() -> None:
-    assert sorted(keys("A YAML machine")) == sorted(machine_file._LONG_KEYS)
-
-
-def test_the_table_of_a_fleet_has_every_field() -> None:
-    fields = [name for name in NodeKind.__struct_fields__ if name != "taints"]
-    taints = [name for name in DeviceTaint.__struct_fields__ if name != "time_added"]
-    named = [key.removeprefix("nodes[].").removeprefix("taints[].") for key in keys("nodes.yaml")]
-    assert sorted(named) == sorted([*fields, *taints])
 
 
 def test_the_machine_of_the_page_has_a_gpu_at_the_target_of_its_link(files: Path) -> None:
