@@ -36,7 +36,7 @@ def take(root: Root, claim: ClaimRef, homes: Iterable[Home]) -> None:
 
     Raises:
         ClaimError: the GPU has no IOMMU group or shares it with a function in use, `vfio-pci` is not loaded, an
-            administrator has chosen another driver for a function, or the kernel refuses.
+            administrator has chosen another driver for a function, a program has one open, or the kernel refuses.
         MachineError: the functions of the group, or the driver of one, cannot be read.
     """
     homes = tuple(homes)
@@ -65,7 +65,11 @@ def take(root: Root, claim: ClaimRef, homes: Iterable[Home]) -> None:
 
 
 def give_back(root: Root, homes: Iterable[Home]) -> None:
-    """Bind the functions to their earlier drivers. A driver or function that is gone is a warning, not an error."""
+    """Bind the functions to their earlier drivers. A driver or function that is gone is a warning, not an error.
+
+    Raises:
+        ClaimError: the kernel is still unbinding a function, which would have no driver afterwards.
+    """
     for home in homes:
         if not root.exists(f"{PCI_DEVICES}/{home.address}"):
             continue
@@ -79,8 +83,10 @@ def give_back(root: Root, homes: Iterable[Home]) -> None:
 
 def _give_back(root: Root, home: Home) -> None:
     _clear_override(root, home.address)
+    # Read before the driver: what is no longer pending here shows in the driver.
+    pending = home.address in _UNBINDING and not _UNBINDING[home.address].done()
     function = pci_function(root, home.address)
-    if function.driver is not None and function.passthrough:
+    if function.driver is not None and (function.passthrough or pending):
         _unbind(root, home.address, function.driver)
     elif function.driver is not None:
         return
@@ -96,7 +102,8 @@ def _unbind(root: Root, address: str, driver: str) -> None:
     """Unbind a function from its driver. A thread waits for the kernel, which must not hold up other claims.
 
     Raises:
-        OSError: the kernel refuses, or still waits for a program that has the function open (EBUSY).
+        ClaimError: the kernel still waits for a program that has the function open.
+        OSError: the kernel refuses.
     """
     unbound = _UNBINDING.get(address)
     # The wait of an earlier attempt may have ended since the driver was read.
@@ -107,8 +114,9 @@ def _unbind(root: Root, address: str, driver: str) -> None:
     try:
         unbound.result(_UNBIND_SECONDS)
     except TimeoutError as error:
-        raise OSError(
-            errno.EBUSY, "a program still has it open; stop that program, which may be nvidia-persistenced"
+        raise ClaimError(
+            f"GPU function {address} cannot be unbound from {driver} because a program still has it open; stop that "
+            "program, which may be nvidia-persistenced"
         ) from error
 
 

@@ -38,8 +38,8 @@ def provider_headers(path: str, context: str, provider: str) -> Callable[[], Map
         UnreachableError: the package is not installed, or does not know the provider.
     """
     try:
-        from kubernetes.client import Configuration  # noqa: PLC0415 - half a second
-        from kubernetes.config import kube_config  # noqa: PLC0415 - half a second
+        from kubernetes.client import Configuration  # noqa: PLC0415 - an extra, which may be missing
+        from kubernetes.config import kube_config  # noqa: PLC0415 - an extra, which may be missing
     except ModuleNotFoundError as error:
         raise UnreachableError(
             f'auth-provider "{provider}" needs the extra auth-provider, which is not installed: {error}; install '
