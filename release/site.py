@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import click
@@ -19,6 +20,7 @@ from click.testing import CliRunner
 
 import dranode.api
 import dranode.driver
+import dranode.driver.testing
 from dranode.driver.cli.commands import cli
 from release.configurations import CONFIGURATIONS, configurations, schema
 from release.project import ROOT
@@ -89,9 +91,18 @@ def names_for_drivers() -> str:
         "documents of Kubernetes, and `check_plugin`, for the driver's test, is in `dranode.driver.testing`. "
         "[How to write a driver](../drivers.md). [What stays](../stability.md).\n"
     )
-    names = [f"{module.__name__}.{name}" for module in (dranode.driver, dranode.api) for name in module.__all__]
-    names = list({name.rpartition(".")[2]: name for name in reversed(names)}.values())[::-1]
-    return "\n".join([introduction, *(f"::: {name}" for name in [*names, "dranode.driver.testing.check_plugin"]), ""])
+    places = {"check_plugin": dranode.driver.testing}
+    for module in (dranode.api, dranode.driver):
+        places |= dict.fromkeys(module.__all__, module)
+    return "\n".join([introduction, *(_directive(place, name) for name, place in sorted(places.items())), ""])
+
+
+def _directive(module: ModuleType, name: str) -> str:
+    value = getattr(module, name)
+    # The fields of a documented class are in its docstring. Those of Kubernetes and CDI have the names of their API.
+    named_by_api = isinstance(value, type) and "Attributes:" not in (value.__doc__ or "")
+    options = "\n    options:\n      show_if_no_docstring: true" if named_by_api else ""
+    return f"::: {module.__name__}.{name}{options}\n"
 
 
 def relinked(text: str, folder: Path) -> str:

@@ -127,8 +127,10 @@ def test_a_fence_has_a_language_and_at_most_a_title(page: Path) -> None:
     assert len(fences) % 2 == 0
 
 
-def test_every_name_that_drivers_import_is_on_their_page_once() -> None:
-    names = re.findall(r"^::: ([\w.]+)$", site.names_for_drivers(), re.MULTILINE)
+def test_every_name_that_drivers_import_is_on_their_page_once_with_its_fields() -> None:
+    page = site.names_for_drivers()
+    assert "driver.ClaimRef\n    options:\n      show_if_no_docstring: true\n" in page
+    names = re.findall(r"^::: ([\w.]+)$", page, re.MULTILINE)
     assert sorted(name.rpartition(".")[2] for name in names) == sorted(
         {*dranode.driver.__all__, *dranode.api.__all__, "check_plugin"}
     )
