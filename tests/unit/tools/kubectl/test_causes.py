@@ -525,3 +525,20 @@ def test_only_the_seeded_cause_is_named(cluster: PodCluster, explain: Any, seed:
     assert seed.what in "\n".join((page["causes"][0]["what"], *page["causes"][0]["details"]))
     assert seed.fix in page["causes"][0]["fix"]
     assert status == 1
+
+
+# Seeded on a node, since they are about records, specs, a runtime's configuration or cgroups.
+ON_NODE = {
+    StopCause.NOT_PREPARED,
+    StopCause.RECORD_UNUSABLE,
+    StopCause.CDI_SPEC_UNUSABLE,
+    StopCause.NRI_OFF,
+    StopCause.WRONG_CPUS,
+    StopCause.WRONG_MEMORY,
+}
+# Seeded where they stop nothing, or concern only a claim.
+ELSEWHERE = {StopCause.CLAIM_UNNAMED, StopCause.CLAIM_UNUSED, StopCause.CLAIM_NOT_RELEASED}
+
+
+def test_every_cause_is_seeded() -> None:
+    assert {seed.cause for seed in SEEDS} | ON_NODE | ELSEWHERE == set(StopCause)
