@@ -129,9 +129,9 @@ class Instance:
 
     @property
     def speaks(self) -> bool:
-        """Return whether this instance answers with changes to calls that only one instance gets.
+        """Return whether this instance, and not the other one, may change containers when the runtime asks.
 
-        An instance that is not active does so as long as the active one is not connected to the runtime.
+        That is the active instance, or another one as long as the active one is not connected to the runtime.
         """
         return True
 

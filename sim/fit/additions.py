@@ -106,7 +106,7 @@ def additions_for(
 def _with_node(
     questions: ClusterQuestions, scheduler: Scheduler, model: NodeModel, state: ClusterState, node: SchedulingNode
 ) -> ClusterState:
-    """Return the state with a new node and the pods that come with it and fit, which are there before others."""
+    """Return the state with a new node. The pods that come with it are placed first, as far as they fit."""
     state = state.with_nodes([NodeInfo.of(node)])
     for demand in daemons(questions.dump, questions.features, node, model.copied or ()):
         choice = scheduler.choose(state, demand)
