@@ -7,6 +7,7 @@ container would start without it and find no GPU.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -20,7 +21,7 @@ from dranode.driver.machine.root import Root, all_names, device_if_there, link_n
 from dranode.gpu.config import GPUMode
 from dranode.gpu.grants import Intent
 from dranode.gpu.kfd import by_address
-from dranode.gpu.proc import NVIDIAS_DRIVER, NvidiaFacts, nvidia_facts, nvidia_version
+from dranode.gpu.proc import NVIDIAS_DRIVER, NvidiaFacts, nvidia_facts, nvidia_gpus, nvidia_version
 from dranode.gpu.sysfs import PCI, drm_minors, pci_function
 
 _PERMISSIONS: Final = "rw"
@@ -56,7 +57,7 @@ def complete(
         MachineError: it cannot be determined whether an optional node exists, its group, or the GPU's driver.
     """
     nodes = device_nodes(root, intent)
-    gids = sorted({gid for gid in (group_of(node.path) for node in nodes) if gid})
+    gids = sorted({gid for gid in (group_of(f"/{_place(root, node.path)}") for node in nodes) if gid})
     nvidia = intent.vendor == "nvidia" and not _by_other_driver(intent, pci_function(root, intent.address).driver)
     added = user_space(root, intent.address, intent.mode) if nvidia else ContainerEdits()
     paths = {node.path for node in nodes}
@@ -236,16 +237,18 @@ _ANY_VENDOR: Final[Mapping[GPUMode, Callable[[Root, Intent], Iterable[DeviceEdit
 }
 
 
-# NVIDIA's user space for a container: from NVIDIA's own CDI spec if there is one, else the libraries as mounts.
+# NVIDIA's user space for a container: from NVIDIA's own CDI spec if there is one, else the driver's files as mounts.
 #
-# A spec of kind `nvidia.com/gpu` (made by nvidia-ctk) is used if every file that it names still exists: after a driver
-# update some are gone, and a container with the spec would not start. Without a spec, the libraries of the running
-# driver's version are mounted where glibc searches by default, for Debian's and Red Hat's layout, under the names that
-# programs load (`libcuda.so.1`). So neither a hook nor ldconfig is needed.
+# A spec of kind `nvidia.com/gpu` (made by nvidia-ctk) is used if every file that it names still exists and is of the
+# running driver's version: after a driver update some are gone or newer, and a container with the spec would not start
+# or find no GPU. Without a spec, the libraries of the running driver's version are mounted where glibc searches by
+# default, for Debian's and Red Hat's layout, under the names that programs load (`libcuda.so.1`). So neither a hook nor
+# ldconfig is needed.
 
 
 _KIND: Final = "nvidia.com/gpu"
-_SPEC_FOLDERS: Final = ("etc/cdi", "var/run/cdi", "run/cdi")
+# Runtimes prefer the devices of /var/run/cdi, which does not survive a reboot.
+_SPEC_FOLDERS: Final = ("var/run/cdi", "run/cdi", "etc/cdi")
 _SPEC_ENDINGS: Final = (".yaml", ".json")
 
 _OPTIONS: Final = ("ro", "nosuid", "nodev", "bind")
@@ -257,90 +260,55 @@ _LOADERS: Final = {
 }
 _MOST_LINKS: Final = 40
 _DRIVER_ROOTS: Final = ("", "run/nvidia/driver/")
-_LIBRARY_FOLDERS: Final = (
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    # Debian's own packages, beside which /etc/alternatives has links without the full version.
-    "usr/lib/x86_64-linux-gnu/nvidia/current",
-    "usr/lib/aarch64-linux-gnu/nvidia/current",
-    "usr/lib64",
-    "usr/lib",
-    "home/kubernetes/bin/nvidia/lib64",
-    # Talos before 1.13, which came without a CDI spec.
-    "usr/local/glibc/usr/lib",
-    "usr/local/glibc/lib",
-    # Flatcar, Container-Optimized OS without GKE, NixOS.
-    "opt/nvidia/current/usr/lib64",
-    "var/lib/nvidia/lib64",
-    "run/opengl-driver/lib",
+# Where distributions install the driver, and the folders below.
+_INSTALLED: Final = (
+    "",
+    "usr/local/",  # Talos
+    "usr/local/glibc/",  # Talos before 1.13
+    "opt/",  # Gentoo
+    "opt/nvidia/current/",  # Flatcar
+    "var/lib/nvidia/",  # Container-Optimized OS
+    "home/kubernetes/bin/nvidia/",  # GKE
+    "run/opengl-driver/",  # NixOS
+    "usr/libexec/nvidia/tesla/",  # Bottlerocket
 )
+_LIBRARIES: Final = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "lib64", "lib")
+_BINARIES: Final = ("usr/bin", "usr/sbin", "bin", "sbin")
+_FIRMWARE: Final = ("usr/lib/firmware", "lib/firmware", "firmware")
+_SHARED: Final = ("etc", "usr/share", "share", "")
 # In these folders beside the driver's libraries, other programs look for plug-ins: GBM and VDPAU.
 _PLUGIN_FOLDERS: Final = ("gbm", "vdpau")
+# The folders of the X server's modules beside the libraries, and where X servers look for which of them.
+_X_FOLDERS: Final = ("nvidia", "nvidia/xorg", "nvidia/current", "xorg/modules/drivers", "xorg/modules/extensions")
+_X_MODULES: Final = {"drivers": r"nvidia_drv\.so", "extensions": r"libglxserver_nvidia\.so.*"}
+_X_TARGETS: Final = ("usr/lib/xorg/modules", "usr/lib64/xorg/modules")
+# Libraries refer to each other by these paths on distributions that keep each package in a folder of its own.
+_STORES: Final = ("nix/store/", "gnu/store/")
 # These libraries have the version of their interface instead of the driver's.
-_UNVERSIONED: Final = frozenset(
-    {
-        "libnvidia-api",
-        "libnvidia-egl-gbm",
-        "libnvidia-egl-wayland",
-        "libnvidia-egl-wayland2",
-        "libnvidia-egl-xcb",
-        "libnvidia-egl-xlib",
-        "libnvidia-nvvm70",
-    }
+_UNVERSIONED: Final = ("libnvidia-api", "libnvidia-egl-", "libnvidia-nvvm70")
+_COMPUTE: Final = re.compile(
+    r"libcuda(?:debugger)?|libnvcuvid|libnvidia-(?:allocator|cfg|compiler|encode|fatbinaryloader|gpucomp|ml|nscq"
+    r"|nvvm(?:70)?|opencl|opticalflow|pkcs11(?:-openssl3)?|ptxjitcompiler|sandboxutils|tileiras)"
 )
-_COMPUTE: Final = frozenset(
-    {
-        "libcuda",
-        "libcudadebugger",
-        "libnvcuvid",
-        "libnvidia-allocator",
-        "libnvidia-cfg",
-        "libnvidia-encode",
-        "libnvidia-gpucomp",
-        "libnvidia-ml",
-        "libnvidia-nvvm",
-        "libnvidia-nvvm70",
-        "libnvidia-opencl",
-        "libnvidia-opticalflow",
-        "libnvidia-ptxjitcompiler",
-    }
-)
-# The libraries of a mode; None is all that are the driver's.
-_STEMS: Final[Mapping[GPUMode, frozenset[str] | None]] = {
-    GPUMode.COMPUTE: _COMPUTE,
-    GPUMode.GRAPHICS: None,
-    GPUMode.VFIO: frozenset(),
-}
-_TOOL_FOLDERS: Final = (
-    "usr/bin",
-    "usr/local/bin",
-    "usr/libexec/nvidia/tesla/bin",
-    "home/kubernetes/bin/nvidia/bin",
-    "opt/bin",
-    "var/lib/nvidia/bin",
-)
-_TOOLS: Final = ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
-_COMPUTE_FILES: Final = ("etc/OpenCL/vendors/nvidia.icd",)
-_FILES: Final[Mapping[GPUMode, tuple[str, ...]]] = {
-    GPUMode.COMPUTE: _COMPUTE_FILES,
-    GPUMode.GRAPHICS: (
-        *_COMPUTE_FILES,
-        "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
-        "usr/share/egl/egl_external_platform.d/09_nvidia_wayland2.json",
-        "usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json",
-        "usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json",
-        "usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json",
-        "usr/share/egl/egl_external_platform.d/20_nvidia_xlib.json",
-        "usr/share/nvidia/nvoptix.bin",
-        "usr/share/vulkan/icd.d/nvidia_icd.json",
-        # Fedora's packages have the architecture in the name.
-        "usr/share/vulkan/icd.d/nvidia_icd.x86_64.json",
-        "usr/share/vulkan/icd.d/nvidia_icd.aarch64.json",
-        "usr/share/vulkan/implicit_layer.d/nvidia_layers.json",
-        "etc/vulkan/icd.d/nvidia_icd.json",
-        "etc/vulkan/implicit_layer.d/nvidia_layers.json",
-    ),
-    GPUMode.VFIO: (),
+# How the names of other libraries of the driver begin. `libGLX_indirect` is not among them, because it is a link to
+# Mesa's library in many images, and a mount would replace that library.
+_GRAPHICS: Final = ("libcuda", "libnv", "libEGL_nvidia", "libGLESv", "libGLX_nvidia", "libvdpau_nvidia")
+# The numbers in the names that programs load, where it is not 1.
+_SONAMES: Final = {"libEGL_nvidia": 0, "libGLX_nvidia": 0, "libGLESv2_nvidia": 2, "libnvidia-nvvm": 4}
+_LOADED: Final = re.compile(rf"{_COMPUTE.pattern}|lib(?:EGL|GLX|GLES[a-zA-Z0-9_]+)_nvidia|libnvoptix")
+_LIBCUDA: Final = re.compile(r"/libcuda\.so\.(?P<version>[0-9]+\.[0-9.]+)")
+_TOOLS: Final = r"nvidia-(?:smi|debugdump|persistenced|cuda-mps-(?:control|server)|imex(?:-ctl)?|xconfig)"
+# Folders of files by which loaders and servers find the driver, and where containers have them.
+_OPENCL: Final = "OpenCL/vendors"
+_NAMED: Final = r".*nvidia.*|nvoptix\.bin"
+_SETTINGS: Final[Mapping[str, str]] = {
+    _OPENCL: "etc",
+    "X11/xorg.conf.d": "usr/share",
+    "egl/egl_external_platform.d": "usr/share",
+    "glvnd/egl_vendor.d": "usr/share",
+    "nvidia": "usr/share",
+    "vulkan/icd.d": "usr/share",
+    "vulkan/implicit_layer.d": "usr/share",
 }
 
 
@@ -355,15 +323,35 @@ def user_space(root: Root, address: str, mode: GPUMode) -> ContainerEdits:
         return ContainerEdits()
     prefix = _host(root)
     facts = nvidia_facts(root, address) or NvidiaFacts()
-    edits = _vendor_edits(root, prefix, facts)
+    version = nvidia_version(root)
+    edits = _vendor_edits(root, prefix, facts, version)
     if edits:
         return edits
-    mounts = tuple(_mounts(root, prefix, mode))
+    mounts = () if version is None else tuple(_mounts(root, prefix, version, mode))
     # Without a hook, the linker's cache in the container does not know the libraries. Triton (torch.compile) asks it.
     return ContainerEdits(env=("TRITON_LIBCUDA_PATH=/usr/lib64",) if mounts else (), mounts=mounts)
 
 
-def _vendor_edits(root: Root, prefix: str, facts: NvidiaFacts) -> ContainerEdits | None:
+def lacking_user_space(root: Root) -> Iterable[str]:
+    """Yield a sentence if NVIDIA's driver runs, and containers would get device nodes without its libraries."""
+    version, prefix, gpus = nvidia_version(root), _host(root), sorted(nvidia_gpus(root))
+    # A captured or made-up machine has no such folder.
+    if version is None or not gpus or not root.exists(f"{prefix}usr/bin"):
+        return
+    try:
+        if user_space(root, gpus[0], GPUMode.COMPUTE):
+            return
+    except MachineError as error:
+        yield f"{error}, so it is not known whether containers get the libraries of NVIDIA's driver"
+        return
+    yield (
+        f"NVIDIA's driver {version} runs, and neither its libraries nor a CDI spec of {_KIND} that fits it are visible "
+        f"below /{prefix}, so containers find no GPU unless their image has libcuda.so.{version}; mount the node's "
+        "root at /host, or restart the node if the driver was updated"
+    )
+
+
+def _vendor_edits(root: Root, prefix: str, facts: NvidiaFacts, version: str | None) -> ContainerEdits | None:
     """Return the edits for every container in NVIDIA's CDI spec, with those of this GPU."""
     for spec in _vendor_specs(root, prefix):
         # Only by UUID: NVIDIA's index is the order on the bus, which is not known here.
@@ -372,7 +360,8 @@ def _vendor_edits(root: Root, prefix: str, facts: NvidiaFacts) -> ContainerEdits
         mounts = tuple(dict.fromkeys(mount for part in parts for mount in part.mounts))
         hooks = tuple(dict.fromkeys(hook for part in parts for hook in part.hooks))
         files = (*(mount.host_path for mount in mounts), *(hook.path for hook in hooks))
-        if all(_followed(root, prefix, path) is not None for path in files):
+        versions = {match["version"] for match in map(_LIBCUDA.search, files) if match}
+        if versions <= {version} and all(_followed(root, prefix, path) is not None for path in files):
             return ContainerEdits(
                 env=tuple(entry for part in parts for entry in part.env),
                 device_nodes=tuple(_numbered(root, spec.container_edits.device_nodes)),
@@ -405,27 +394,29 @@ def _vendor_spec(root: Root, path: str) -> Spec | None:
     from dranode.cdi.document import load_spec  # noqa: PLC0415 - loads YAML, which only nodes with a spec need
 
     try:
-        spec = load_spec(root.read_bytes(path))
+        data = root.read_bytes(path)
+        # A folder may have a spec for every claim of the node, and decoding YAML takes long.
+        spec = load_spec(data) if _KIND.encode() in data else None
     except (OSError, CDIError):
         return None
-    return spec if spec.kind == _KIND else None
+    return spec if spec is not None and spec.kind == _KIND else None
 
 
-def _mounts(root: Root, prefix: str, mode: GPUMode) -> Iterable[Mount]:
-    version = nvidia_version(root)
-    if version is None:
-        return
+def _mounts(root: Root, prefix: str, version: str, mode: GPUMode) -> Iterable[Mount]:
     for driver_root in (f"{prefix}{below}" for below in _DRIVER_ROOTS):
-        for folder in (*_LIBRARY_FOLDERS, *_configured(root, driver_root)):
-            if _followed(root, driver_root, f"{folder}/libcuda.so.{version}") is None:
-                continue
-            shown = f"/{driver_root.removeprefix(prefix)}"
-            for name, real in sorted(_libraries(root, driver_root, folder, version, _STEMS[mode]).items()):
-                for target in _targets(root, prefix, folder):
-                    yield Mount(host_path=f"{shown}{real}", container_path=f"{target}/{name}", options=_OPTIONS)
-            for real, path in _files(root, driver_root, mode):
-                yield Mount(host_path=f"{shown}{real}", container_path=f"/{path}", options=_OPTIONS)
-            return
+        folders = _library_folders(root, driver_root)
+        libraries = _libraries(root, driver_root, folders, version, mode)
+        if not any(name.endswith(f".so.{version}") for name in libraries):
+            continue
+        shown = f"/{driver_root.removeprefix(prefix)}"
+        targets = _targets(root, prefix, folders)
+        for name, real in sorted(libraries.items()):
+            store = (f"/{real.rpartition('/')[0]}",) if real.startswith(_STORES) else ()
+            for target in (*targets, *store):
+                yield Mount(host_path=f"{shown}{real}", container_path=f"{target}/{name}", options=_OPTIONS)
+        for path, real in _files(root, driver_root, folders, version, mode).items():
+            yield Mount(host_path=f"{shown}{real}", container_path=f"/{path}", options=_OPTIONS)
+        return
 
 
 def _followed(root: Root, below: str, path: str) -> str | None:
@@ -463,43 +454,85 @@ def _target(root: Root, path: str) -> str | None:
         raise MachineError(f"/{path} cannot be read: {error.strerror}") from error
 
 
-def _files(root: Root, driver_root: str, mode: GPUMode) -> Iterable[tuple[str, str]]:
-    """Yield the driver's tools and other files: where they are, and where containers have them."""
-    for tool in _TOOLS:
-        places = (f"{folder}/{tool}" for folder in _TOOL_FOLDERS)
-        real = next(filter(None, (_followed(root, driver_root, place) for place in places)), None)
-        if real is not None:
-            yield real, f"usr/bin/{tool}"
-    reals = ((_followed(root, driver_root, path), path) for path in _FILES[mode])
-    yield from ((real, path) for real, path in reals if real is not None)
+def _folders(root: Root, driver_root: str, *below: str) -> tuple[str, ...]:
+    """Return the folders of the driver's installations that exist, with their links followed."""
+    places = (f"{installed}{folder}" for installed in _INSTALLED for folder in below)
+    found = (_followed(root, driver_root, place) for place in places)
+    return tuple(dict.fromkeys(folder for folder in found if folder is not None))
+
+
+def _library_folders(root: Root, driver_root: str) -> tuple[str, ...]:
+    """Return the folders that may have libraries of the driver, also those of Debian's versions beside each other."""
+    folders = (*_folders(root, driver_root, *_LIBRARIES), *_configured(root, driver_root))
+    versions = (
+        f"{folder}/nvidia/{name}" for folder in folders for name in names(root, f"{driver_root}{folder}/nvidia")
+    )
+    found = (_followed(root, driver_root, folder) for folder in (*folders, *versions))
+    return tuple(dict.fromkeys(folder for folder in found if folder is not None))
 
 
 def _configured(root: Root, driver_root: str) -> Iterable[str]:
     """Yield the folders that the node's dynamic linker also searches (ldconfig(8)): Bottlerocket, AKS."""
     folder = f"{driver_root}etc/ld.so.conf.d"
-    for name in names(root, folder):
-        lines = (read_attribute(root, f"{folder}/{name}") or "").splitlines()
+    for path in (f"{driver_root}etc/ld.so.conf", *(f"{folder}/{name}" for name in names(root, folder))):
+        lines = (read_attribute(root, path) or "").splitlines()
         yield from (line.strip(" \t/") for line in lines if line.startswith("/"))
 
 
-def _libraries(root: Root, driver_root: str, folder: str, version: str, stems: frozenset[str] | None) -> dict[str, str]:
-    """Return the names of this version's libraries in a folder, each with the file to which it leads."""
+def _libraries(root: Root, driver_root: str, folders: Iterable[str], version: str, mode: GPUMode) -> dict[str, str]:
+    """Return the names of this version's libraries, each with the file to which it leads; the first folder counts."""
     libraries: dict[str, str] = {}
-    folder = _followed(root, driver_root, folder) or folder
-    source = f"{driver_root}{folder}"
-    plugins = (f"{below}/{name}" for below in _PLUGIN_FOLDERS for name in names(root, f"{source}/{below}"))
-    for name in (*all_names(root, source), *plugins):
-        stem, so, _ = name.partition(".so")
-        if not so or (stems is not None and stem not in stems):
-            continue
-        real = _followed(root, driver_root, f"{folder}/{name}")
-        if real is not None and (real.endswith(f".so.{version}") or stem in _UNVERSIONED):
-            libraries[name] = real
+    for folder in folders:
+        source = f"{driver_root}{folder}"
+        plugins = (f"{below}/{name}" for below in _PLUGIN_FOLDERS for name in names(root, f"{source}/{below}"))
+        for name in (*all_names(root, source), *plugins):
+            stem, so, _ = name.partition(".so")
+            wanted = (
+                _COMPUTE.fullmatch(stem) if mode is GPUMode.COMPUTE else "/nvidia" in stem or stem.startswith(_GRAPHICS)
+            )
+            real = _followed(root, driver_root, f"{folder}/{name}") if so and wanted else None
+            if real is not None and (real.endswith(f".so.{version}") or stem.startswith(_UNVERSIONED)):
+                libraries.setdefault(name, real)
+    # ldconfig makes the links that programs load; a node may lack them, and a container never runs it.
+    for name, real in tuple(libraries.items()):
+        stem, _, number = name.partition(".so.")
+        if number == version and _LOADED.fullmatch(stem):
+            libraries.setdefault(f"{stem}.so", real)
+            libraries.setdefault(f"{stem}.so.{_SONAMES.get(stem, 1)}", real)
     return libraries
 
 
-def _targets(root: Root, prefix: str, folder: str) -> tuple[str, ...]:
+def _files(root: Root, driver_root: str, folders: Iterable[str], version: str, mode: GPUMode) -> dict[str, str]:
+    """Return the driver's tools and other files by where containers have them; the first place counts."""
+    files: dict[str, str] = {}
+    for folder, target, pattern in _file_folders(root, driver_root, folders, version, mode):
+        for name in names(root, f"{driver_root}{folder}"):
+            real = _followed(root, driver_root, f"{folder}/{name}") if re.fullmatch(pattern, name) else None
+            if real is not None:
+                files.setdefault(f"{target}/{name}", real)
+    return files
+
+
+def _file_folders(
+    root: Root, driver_root: str, folders: Iterable[str], version: str, mode: GPUMode
+) -> Iterable[tuple[str, str, str]]:
+    """Yield the folders with other files of the driver, where containers have them, and a pattern of their names."""
+    for folder in _folders(root, driver_root, *_BINARIES):
+        yield folder, "usr/bin", _TOOLS
+    # Some kernels look for a GPU's firmware in the root of the program that opens the GPU first.
+    for folder in _folders(root, driver_root, *(f"{below}/nvidia/{version}" for below in _FIRMWARE)):
+        yield folder, f"lib/firmware/nvidia/{version}", r"gsp.*\.bin"
+    for below, target in _SETTINGS.items():
+        if mode is GPUMode.GRAPHICS or below == _OPENCL:
+            for folder in _folders(root, driver_root, *(f"{shared}/{below}" for shared in _SHARED)):
+                yield folder, f"{target}/{below}", _NAMED
+    for kind, pattern in _X_MODULES.items() if mode is GPUMode.GRAPHICS else ():
+        for folder in (f"{folder}/{below}" for folder in folders for below in _X_FOLDERS):
+            yield from ((folder, f"{target}/{kind}", pattern) for target in _X_TARGETS)
+
+
+def _targets(root: Root, prefix: str, folders: Iterable[str]) -> tuple[str, ...]:
     triplet = next((triplet for loader, triplet in _LOADERS.items() if _followed(root, prefix, loader)), None)
     if triplet is None:
-        triplet = "aarch64-linux-gnu" if "aarch64" in folder else "x86_64-linux-gnu"
+        triplet = "aarch64-linux-gnu" if any("aarch64" in folder for folder in folders) else "x86_64-linux-gnu"
     return (f"/usr/lib/{triplet}", "/usr/lib64")

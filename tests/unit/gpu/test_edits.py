@@ -47,7 +47,10 @@ def test_device_nodes_of_a_containerized_driver_are_read_in_its_root(host: str) 
     for path, _, major, minor in plain:
         machine.remove(path.lstrip("/"))
         machine.node(f"{host}run/nvidia/driver{path}", major or 0, minor or 0)
+        machine.groups[f"{host}run/nvidia/driver{path}"] = 44
     assert nodes(machine, H100) == plain
+    edits = complete(machine.root(), H100, ContainerEdits(), lambda path: machine.groups.get(path.lstrip("/")))
+    assert edits.additional_gids == (44,)
 
 
 def test_an_optional_device_node_may_be_missing_but_not_unreadable() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dranode.api.errors import MachineError
 from dranode.gpu.config import GPUMode
-from dranode.gpu.edits import user_space
+from dranode.gpu.edits import lacking_user_space, user_space
 from dranode.sim.machines.tree import Link
 from tests.fakes.gpu import Machine
 from tests.fakes.gpu_machines import hgx
@@ -14,10 +14,13 @@ from tests.fakes.gpu_machines import hgx
 ADDRESS = "0000:1b:00.0"
 UUID = "GPU-00000000-0000-4000-8000-0123456789ab"
 DEBIAN = "usr/lib/x86_64-linux-gnu"
-TOOLS = {"local": "usr/local/bin", "opt": "opt/bin", "var": "var/lib/nvidia/bin"}
+VERSION = "550.54.15"
+TOOLS = {"local": "usr/local/bin", "opt": "opt/nvidia/current/usr/bin", "var": "var/lib/nvidia/bin"}
+GLX = f"libglxserver_nvidia.so.{VERSION}"
+GKE, NIXOS = "home/kubernetes/bin/nvidia", "run/opengl-driver"
 
 
-def with_libraries(folder: str = DEBIAN, version: str = "550.54.15") -> Machine:
+def with_libraries(folder: str = DEBIAN, version: str = VERSION) -> Machine:
     machine = hgx()
     machine.put("lib64/ld-linux-x86-64.so.2", b"")
     for stem in ("libcuda", "libnvidia-ml", "libnvidia-glcore", "libnvidia-unknown"):
@@ -88,6 +91,54 @@ def test_graphics_mounts_all_libraries_of_the_driver_and_their_configuration() -
     assert not [path for path in paths if "libc." in path or "535" in path or "dri_gbm" in path]
 
 
+@pytest.mark.parametrize(
+    ("place", "path"),
+    [
+        (f"{DEBIAN}/libnvidia-eglcore.so.{VERSION}", f"{DEBIAN}/libnvidia-eglcore.so.{VERSION}"),
+        (f"{DEBIAN}/libEGL_nvidia.so.{VERSION}", "usr/lib64/libEGL_nvidia.so.0"),
+        (f"{DEBIAN}/libnvidia-nvvm.so.{VERSION}", "usr/lib64/libnvidia-nvvm.so.4"),
+        (f"{DEBIAN}/libnvidia-pkcs11-openssl3.so.{VERSION}", f"usr/lib64/libnvidia-pkcs11-openssl3.so.{VERSION}"),
+        (f"{DEBIAN}/libGLX_indirect.so.0", None),
+        (f"{DEBIAN}/nvidia/xorg/nvidia_drv.so", "usr/lib/xorg/modules/drivers/nvidia_drv.so"),
+        (f"usr/lib64/xorg/modules/extensions/{GLX}", f"usr/lib64/xorg/modules/extensions/{GLX}"),
+        ("usr/share/X11/xorg.conf.d/10-nvidia.conf", "usr/share/X11/xorg.conf.d/10-nvidia.conf"),
+        ("usr/share/vulkan/icd.d/intel_icd.x86_64.json", None),
+        ("etc/vulkan/icd.d/nvidia_icd.json", "usr/share/vulkan/icd.d/nvidia_icd.json"),
+        (f"{GKE}/vulkan/icd.d/nvidia_icd.json", "usr/share/vulkan/icd.d/nvidia_icd.json"),
+        (f"{NIXOS}/share/glvnd/egl_vendor.d/10_nvidia.json", "usr/share/glvnd/egl_vendor.d/10_nvidia.json"),
+        ("opt/nvidia/current/usr/share/vulkan/icd.d/nvidia_icd.json", "usr/share/vulkan/icd.d/nvidia_icd.json"),
+        ("usr/local/share/nvidia/nvoptix.bin", "usr/share/nvidia/nvoptix.bin"),
+        (f"{GKE}/firmware/nvidia/{VERSION}/gsp_ga10x.bin", f"lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin"),
+        ("opt/bin/nvidia-debugdump", "usr/bin/nvidia-debugdump"),
+    ],
+)
+def test_the_drivers_other_files_are_found_wherever_distributions_keep_them(place: str, path: str | None) -> None:
+    machine = hgx()
+    machine.put(f"{DEBIAN}/nvidia/current/libcuda.so.{VERSION}", b"")
+    before = mounted(machine, GPUMode.GRAPHICS)
+    machine.put(place, b"")
+    added = {target for target in mounted(machine, GPUMode.GRAPHICS) if target not in before}
+    assert (f"/{path}" in added) if path is not None else not added
+
+
+def test_libraries_are_also_where_those_of_a_package_store_refer_to_them() -> None:
+    machine = hgx()
+    machine.put(f"nix/store/nvidia/lib/libcuda.so.{VERSION}", b"")
+    machine.put(NIXOS, Link("/nix/store/nvidia"))
+    assert mounted(machine)["/nix/store/nvidia/lib/libcuda.so.1"] == f"/nix/store/nvidia/lib/libcuda.so.{VERSION}"
+
+
+def test_a_node_without_the_running_drivers_libraries_is_named() -> None:
+    machine = with_libraries(version="560.1.1")
+    (sentence,) = lacking_user_space(machine.root())
+    assert sentence.startswith(f"NVIDIA's driver {VERSION} runs, and neither its libraries nor a CDI spec of")
+    machine.put("etc/cdi/nvidia.yaml", vendor_spec())
+    assert not tuple(lacking_user_space(machine.root()))
+    machine.failures[DEBIAN] = errno.EACCES
+    machine.remove("etc/cdi/nvidia.yaml")
+    assert "so it is not known whether containers get" in next(iter(lacking_user_space(machine.root())))
+
+
 def test_programs_that_ask_the_linkers_cache_are_told_where_the_library_is() -> None:
     assert user_space(with_libraries().root(), ADDRESS, GPUMode.COMPUTE).env == ("TRITON_LIBCUDA_PATH=/usr/lib64",)
 
@@ -111,7 +162,10 @@ def test_in_a_daemonset_the_mounts_have_the_runtimes_paths() -> None:
     [
         "run/nvidia/driver/usr/lib64",
         f"{DEBIAN}/nvidia/current",
+        f"{DEBIAN}/nvidia/legacy-390xx",
         "usr/local/glibc/usr/lib",
+        "usr/local/lib",
+        "opt/drv/lib",
         "usr/lib/nvidia/tesla",
         "opt/nvidia/current/usr/lib64",
         "var/lib/nvidia/lib64",
@@ -121,6 +175,7 @@ def test_in_a_daemonset_the_mounts_have_the_runtimes_paths() -> None:
 def test_libraries_are_found_in_the_folders_of_driver_containers_and_distributions(folder: str) -> None:
     machine = with_libraries(folder)
     machine.put("etc/ld.so.conf.d/nvidia-tesla.conf", "# Bottlerocket\n\n/usr/lib/nvidia/tesla/\ninclude /x\n")
+    machine.put("etc/ld.so.conf", "include ld.so.conf.d/*.conf\n/opt/drv/lib\n")
     mounts = mounted(machine)
     assert mounts["/usr/lib64/libcuda.so.1"] == f"/{folder}/libcuda.so.550.54.15"
     if not folder.startswith("run/nvidia"):
@@ -176,11 +231,21 @@ def test_nvidias_own_spec_takes_precedence_and_its_nodes_get_numbers() -> None:
     assert [hook.args for hook in edits.hooks] == [("update-ldcache",)]
 
 
-def test_a_spec_with_files_of_an_older_driver_is_ignored() -> None:
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_spec_with_files_of_another_driver_is_ignored(exists: bool) -> None:  # noqa: FBT001 - a parameter of the test
     machine = with_libraries()
+    if exists:
+        machine.put("usr/lib/libcuda.so.535.1.1", b"")
     stale = {"mounts": [{"hostPath": "/usr/lib/libcuda.so.535.1.1", "containerPath": "/usr/lib/libcuda.so.1"}]}
     machine.put("etc/cdi/nvidia.yaml", vendor_spec(containerEdits=stale))
     assert "/usr/lib64/libcuda.so.1" in mounted(machine)
+
+
+def test_the_spec_that_runtimes_prefer_is_used() -> None:
+    machine = with_libraries()
+    for folder in ("etc/cdi", "var/run/cdi"):
+        machine.put(f"{folder}/nvidia.yaml", vendor_spec(containerEdits={"env": [f"FROM={folder}"]}))
+    assert "FROM=var/run/cdi" in user_space(machine.root(), ADDRESS, GPUMode.COMPUTE).env
 
 
 def test_specs_of_others_and_broken_ones_are_ignored() -> None:
