@@ -20,6 +20,7 @@ from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root, all_names, device_if_there, link_name, names, read_attribute
 from dranode.gpu.config import GPUMode
 from dranode.gpu.grants import Intent
+from dranode.gpu.inventory import GPU
 from dranode.gpu.kfd import by_address
 from dranode.gpu.proc import NVIDIAS_DRIVER, NvidiaFacts, nvidia_facts, nvidia_gpus, nvidia_version
 from dranode.gpu.sysfs import PCI, drm_minors, pci_function
@@ -91,6 +92,23 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
     nodes = dict.fromkeys(_NODES.get((vendor, intent.mode), _ANY_VENDOR[intent.mode])(root, intent))
     made = (_read(root, intent, node) for node in nodes)
     return tuple(node for node in made if node is not None)
+
+
+def refused_claims(root: Root, gpus: Iterable[GPU]) -> Iterable[str]:
+    """Yield a sentence for each reason why claims of published GPUs will be refused, such as a missing device node."""
+    addresses: dict[str, dict[str, None]] = {}
+    # A captured machine may lack its device nodes.
+    for gpu in gpus if root.exists("dev") else ():
+        mode = GPUMode.VFIO if gpu.functions[0].passthrough else GPUMode.COMPUTE
+        intent = Intent(address=gpu.address, vendor=gpu.vendor, mode=mode, partition=gpu.partition)
+        try:
+            device_nodes(root, intent)
+        except (ClaimError, MachineError) as error:
+            reason = f"claims in mode {mode} will be refused: {error}".replace(gpu.address, "{}")
+            addresses.setdefault(reason, {})[gpu.address] = None
+    for reason, (first, *others) in addresses.items():
+        also = f" (this also applies to {', '.join(others)})" if others else ""
+        yield f"{reason.replace('{}', first)}{also}"
 
 
 def _by_other_driver(intent: Intent, driver: str | None) -> bool:

@@ -25,7 +25,7 @@ from dranode.driver.machine.udev import Events, opened, watch
 from dranode.gpu import health, vfio
 from dranode.gpu.config import GPUConfig, parse_gpu_config
 from dranode.gpu.devices import attribute_names, counters, gpu_devices
-from dranode.gpu.edits import complete, lacking_user_space
+from dranode.gpu.edits import complete, lacking_user_space, refused_claims
 from dranode.gpu.grants import Intent, gpu_sources, grant_gpus
 from dranode.gpu.health import AERCounts
 from dranode.gpu.inventory import ADDRESS, GPUInventory
@@ -110,7 +110,11 @@ class GPUPlugin(Plugin, Configures):
             devices=gpu_devices(inventory, shared=self._shared, taints=taints),
             counters=counters(inventory),
             hardware=inventory,
-            warnings=(*inventory.warnings, *lacking_user_space(self._root)),
+            warnings=(
+                *inventory.warnings,
+                *refused_claims(self._root, (gpu for gpu in inventory.gpus if not gpu.unserved)),
+                *lacking_user_space(self._root),
+            ),
             sources={gpu.name: frozenset((gpu.source,)) for gpu in inventory.gpus},
         )
 

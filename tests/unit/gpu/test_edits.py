@@ -8,7 +8,7 @@ from dranode.cdi.spec import ContainerEdits
 from dranode.gpu.config import GPUMode
 from dranode.gpu.edits import complete, device_nodes
 from dranode.gpu.grants import Intent
-from dranode.gpu.plugin import group_of
+from dranode.gpu.plugin import GPUPlugin, group_of
 from dranode.gpu.scan import scan
 from tests.fakes.doctor import forbid
 from tests.fakes.gpu import DEVICES, DRIVERS, Machine
@@ -147,7 +147,12 @@ def test_a_virtual_function_has_its_own_render_node() -> None:
 )
 def test_a_missing_device_node_is_named(machine: Machine, intent: Intent, node: str) -> None:
     machine.remove(node)
-    assert f"GPU {intent.address} needs device node /{node}, which does not exist; " in refusal(machine, intent)
+    sentence = f"GPU {intent.address} needs device node /{node}, which does not exist; "
+    assert sentence in refusal(machine, intent)
+    (warning,) = GPUPlugin(machine.root()).discover().warnings
+    assert warning.startswith("claims in mode compute will be refused: GPU ")
+    assert f" needs device node /{node}, which does not exist; " in warning
+    assert intent.address in warning
 
 
 def test_a_plain_file_in_place_of_a_device_node_is_named() -> None:
