@@ -7,7 +7,6 @@ never taken for an empty list.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -20,6 +19,8 @@ from dranode.api.resource import APIDocument
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.errors import NO_ANSWER, ApiError
 from dranode.driver.kube.http1 import MAX_BODY
+from dranode.driver.process.threads import DaemonPool
+from dranode.show.output import fail
 
 T = TypeVar("T")
 
@@ -226,6 +227,11 @@ def _unclear(kind: str) -> ApiError:
 AT_A_TIME: Final = 4
 
 
+def side_by_side() -> DaemonPool:
+    """Return the threads that list kinds in parallel. Ctrl-C ends a command without waiting for their answers."""
+    return DaemonPool("list", AT_A_TIME, fail)
+
+
 class ReadCluster(msgspec.Struct, frozen=True):
     """The documents that an API server let be read.
 
@@ -269,7 +275,7 @@ def cluster_documents(objects: ApiObjects, kinds: Mapping[str, Mapping[str, str]
         answered.append(kind)
         return documents
 
-    with ThreadPoolExecutor(AT_A_TIME, "list") as pool:
+    with side_by_side() as pool:
         answers = dict(zip(kinds, pool.map(listed, kinds, kinds.values()), strict=True))
     refused = {kind: answer for kind, answer in answers.items() if isinstance(answer, ApiError)}
     if refused and len(refused) == len(answers):

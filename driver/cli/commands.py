@@ -9,6 +9,7 @@ import errno
 import gc
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -31,8 +32,9 @@ _SECTIONS: Final = {
     "For driver authors": ("sanity",),
 }
 
-# The disk to which the output goes is full or broken, or the user's quota is used up.
-_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+# The disk to which the output goes is full or broken, the user's quota is used up, or stdout is closed.
+_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+_INTERRUPTED: Final = 130
 # The number of new objects between two runs of the garbage collector.
 _MANY_VALUES: Final = 1_000_000
 
@@ -134,6 +136,10 @@ def run(command: click.Command, arguments: list[str], name: str | None = None) -
         print(f"dranode: the output cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201 - what people read
         sys.stdout = None
         status = 1
+    if status == _INTERRUPTED:
+        # If the program ended by itself, a shell would go on with the loop or script that it is in.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     sys.exit(status)
 
 
@@ -157,7 +163,7 @@ def _status(command: click.Command, arguments: list[str], name: str | None) -> A
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        return 130  # as a shell reports a process that SIGINT ended: 128 + 2
+        return _INTERRUPTED
     except DranodeError as error:
         print(f"dranode: {error}", file=sys.stderr)  # noqa: T201 - what people read
         return 2 if isinstance(error, UsageError) else 1
@@ -182,15 +188,17 @@ def _sentence_of(error: Exception) -> str | None:
 
 
 def _prepare_streams() -> None:
-    """Make sure that output can be written, also without stdout or to a terminal that lacks some characters.
+    """Make sure that output can be written to a terminal that lacks some characters, and that no stream is missing.
 
-    The same for input: a missing stdin is empty.
+    A missing stdin is empty, writing to a missing stdout fails, and what goes to a missing stderr is lost.
     """
-    # Python sets stdin and stdout to None if they were closed before the start (`<&-`, `>&-`).
+    # Python sets a stream to None if it was closed before the start (`<&-`, `>&-`), and then prints errors on stdout.
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - until the process ends
     if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 

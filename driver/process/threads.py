@@ -81,6 +81,10 @@ class DaemonPool(futures.Executor):
             for thread in self._threads:
                 thread.join()
 
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Wait for the work, but not after an error such as Ctrl-C: nobody wants the results then."""
+        self.shutdown(wait=kind is None)
+
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()

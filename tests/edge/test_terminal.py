@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.apiserver import Fault, api_server
+from tests.fakes.kubeconfig import write_kubeconfig
 from tests.fakes.screen import Screen, in_terminal
 
 PROGRAM = Path(sys.executable).with_name("dranode")
@@ -100,3 +104,14 @@ def test_a_command_shows_which_request_it_waits_for(
         _, screen = in_terminal([*program, "--kubeconfig", api.kubeconfig(tmp_path / "kubeconfig")], 200, tmp_path)
     assert re.search(f"[\u2800-\u28ff] .*: {what}", re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", screen.written))
     assert not any(SPINNER.search(line) for line in screen.lines)
+
+
+@pytest.mark.parametrize("command", [("kubectl-dranode", "claims"), ("dranode", "report"), ("dranode", "explain", "a")])
+def test_ctrl_c_ends_a_command_that_waits_for_an_api_server(tmp_path: Path, command: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        kubeconfig = write_kubeconfig(tmp_path, silent.getsockname()[1], {}, scheme="http")
+        program: list[str | Path] = [PROGRAM.with_name(command[0]), *command[1:], "--kubeconfig", kubeconfig]
+        with subprocess.Popen(program, stdout=subprocess.DEVNULL) as process, silent.accept()[0]:
+            process.send_signal(signal.SIGINT)
+            # Shells end a loop around a command only if the signal has ended it.
+            assert process.wait(30) == -signal.SIGINT

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from dranode.api.errors import DranodeError, UsageError
 from dranode.api.resource import APIDocument, ObjectMeta, ResourceClaim, ResourceSlice
 from dranode.driver.cli.commands import run
 from dranode.driver.cli.options import between_commas
-from dranode.show.cluster_objects import AT_A_TIME, ApiObjects
+from dranode.show.cluster_objects import ApiObjects, side_by_side
 from dranode.show.cluster_option import NamedCluster, cluster_options, named_cluster
 from dranode.sim.allocator.taint_rules import DeviceTaintRule
 from dranode.sim.cli.fit import command
@@ -120,7 +119,7 @@ def claims(
     """
     cluster = _cluster(options)
     lists, namespace, unseen = _lists(cluster), "" if all_namespaces else cluster.namespace, Unseen()
-    with cluster.waiting(), _side_by_side() as pool:
+    with cluster.waiting(), side_by_side() as pool:
         claims_future = pool.submit(lists.claims, namespace, selector)
         slices_future = pool.submit(lists.slices)
         pods_future = pool.submit(lists.pending_pods, namespace)
@@ -193,7 +192,7 @@ def nodes(*, names: tuple[str, ...], selector: str, output: str, no_headers: boo
     """
     cluster = _cluster(options)
     lists, unseen = _lists(cluster), Unseen()
-    with cluster.waiting(), _side_by_side() as pool:
+    with cluster.waiting(), side_by_side() as pool:
         nodes_future = pool.submit(lists.nodes, selector)
         slices, held, rules = _list_devices(lists)
     # Without a selector, devices can be listed even if the nodes cannot. With one, only the API server knows which
@@ -234,10 +233,6 @@ def _lists(cluster: NamedCluster) -> ClusterLists:
     return ClusterLists(ApiObjects(cluster.client))
 
 
-def _side_by_side() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(AT_A_TIME, "list")
-
-
 def _list_devices(
     lists: ClusterLists, selector: str = "", node: str = ""
 ) -> tuple[tuple[ResourceSlice, ...], tuple[ResourceClaim, ...], tuple[DeviceTaintRule, ...]]:
@@ -247,7 +242,7 @@ def _list_devices(
         ApiError: slices or claims cannot be read, so no device can be called free.
     """
     unseen = Unseen()
-    with _side_by_side() as pool:
+    with side_by_side() as pool:
         slices_future = pool.submit(lists.slices, selector, node)
         claims_future = pool.submit(lists.claims)
         rules_future = pool.submit(lists.rules)

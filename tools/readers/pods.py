@@ -6,7 +6,6 @@ Only read rights are needed, those of deploy/reader/. What the account may not r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -26,7 +25,7 @@ from dranode.api.resource import (
 )
 from dranode.driver.claims.users import pods_among
 from dranode.driver.kube.errors import ApiError
-from dranode.show.cluster_objects import AT_A_TIME, ApiObjects, value_of
+from dranode.show.cluster_objects import ApiObjects, side_by_side, value_of
 from dranode.tools.diagnosis.live_objects import (
     ClusterObjects,
     LiveEvent,
@@ -99,7 +98,7 @@ class PodReader:
     def objects_to_schedule(self) -> ClusterObjects | None:
         """Read the objects on which allocation depends; None if some of them could not be read."""
         read = self.objects.values
-        with ThreadPoolExecutor(AT_A_TIME, "list") as pool:
+        with side_by_side() as pool:
             slices_future = pool.submit(read, ResourceSlice, "ResourceSlice")
             claims_future = pool.submit(read, ResourceClaim, "ResourceClaim")
             nodes_future = pool.submit(read, LiveNode, "Node")
