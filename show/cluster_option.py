@@ -1,4 +1,4 @@
-"""The cluster to use, chosen like kubectl: `--kubeconfig`, `KUBECONFIG`, inside a pod its own, or ~/.kube/config."""
+"""The cluster to use, chosen like kubectl: `--kubeconfig`, `KUBECONFIG`, ~/.kube/config, or in a pod its own."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def kubeconfig_options(function: F) -> F:
         default="",
         metavar="FILE",
         envvar=["DRANODE_KUBECONFIG", "KUBECONFIG"],
-        help="The kubeconfig (default: KUBECONFIG; in a pod, its account; otherwise ~/.kube/config).",
+        help="The kubeconfig (default: KUBECONFIG, otherwise ~/.kube/config; in a pod without either, its account).",
     )
     return kubeconfig(
         click.option("--context", default="", metavar="NAME", help="The context of the kubeconfig.")(function)
@@ -119,10 +119,9 @@ def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "d
         UsageError: the given kubeconfig does not exist.
         UnreachableError: it cannot be used, or has no such context.
     """
+    kubeconfig = kubeconfig or named_kubeconfig() or ""
     if not kubeconfig and (context or not os.environ.get("KUBERNETES_SERVICE_HOST")):
-        kubeconfig = named_kubeconfig() or ""
-        if not kubeconfig:
-            return None
+        return None
     credentials = Credentials(kubeconfig, context=context)
     credentials.check()
     chosen = None

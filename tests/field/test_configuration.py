@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from dranode.show.cluster_option import named_cluster
 from tests.fakes.apiserver import api_server
+from tests.fakes.kubeconfig import write_kubeconfig
 
 
 def test_a_kubeconfig_may_come_from_another_program(tmp_path: Path) -> None:
@@ -24,3 +28,16 @@ def test_a_kubeconfig_that_is_a_named_pipe_does_not_block(tmp_path: Path) -> Non
     asked = f"mkfifo {tmp_path}/pipe; {program} explain pod/app --kubeconfig {tmp_path}/pipe"
     done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=300, check=False)
     assert "it is a named pipe" in done.stderr
+
+
+def test_in_a_pod_the_kubeconfig_at_home_names_the_cluster_as_for_kubectl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    (tmp_path / ".kube").mkdir()
+    write_kubeconfig(tmp_path, 1, {}, scheme="http").rename(tmp_path / ".kube" / "config")
+    cluster = named_cluster("", "", "")
+    assert cluster is not None
+    assert (cluster.name, cluster.namespace) == ("here", "team")
