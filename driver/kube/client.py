@@ -1,8 +1,8 @@
 """Requests to the API server: documents in and out, with time limits, retries, and the API version that it serves.
 
 A driver repeats a request that only reads, as long as its time allows, while the server is away, overloaded or slow. It
-repeats a write only if the server says that it did nothing (429). A command sends each request once, because the person
-who waits for it can run it again.
+repeats a write only if the server says that it did nothing (429). A command repeats no other
+request either, because the person who waits for it can run it again.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class Client:
             ApiError: the request failed.
         """
         read = read or _document
-        patient = patient and self._retries
+        repeats = self._retries and request.method == "GET"
         deadline = self.timing.clock() + seconds
         attempt = 0
         while True:
@@ -272,12 +272,12 @@ class Client:
             try:
                 # The connection may be dead, or the server slow, so each try has more time than the one before. A
                 # request that is not repeated has all of the time.
-                limit = min(left, _ANSWER_SECONDS * 2**attempt) if patient and request.method == "GET" else left
+                limit = min(left, _ANSWER_SECONDS * 2**attempt) if patient and repeats else left
                 return read(self._once(request, limit, stream=False).data)
             except ApiError as error:
                 delay = _BACKOFF.delay(attempt, self.timing.dice(), error.retry_after)
                 # A write that got no answer may have been carried out. Sent again, it could create a second object.
-                passes = error.passes if request.method == "GET" else error.status in UNTOUCHED
+                passes = error.passes if repeats else error.status in UNTOUCHED
                 again = passes and not error.unasked
                 in_time = self.timing.clock() + delay <= deadline
                 if not (patient and again and in_time) or self.timing.stopped.wait(delay):

@@ -143,6 +143,14 @@ def test_writing_is_retried_only_if_the_server_did_nothing(client: Client, api: 
     assert [one.status for one in api.seen] == [503, 429, 200]
 
 
+def test_a_command_sends_a_request_again_only_if_the_server_did_nothing(api: ApiServer, tmp_path: Path) -> None:
+    command = Client(Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig"))))
+    api.faults += [Fault(path=NODES, status=429), Fault(path=NODES, status=503)]
+    with pytest.raises(ApiError, match="503"):
+        command.send(GET_NODE)
+    assert [one.status for one in api.seen] == [429, 503]
+
+
 def test_a_retry_after_beyond_the_time_limit_ends_the_request(client: Client, api: ApiServer) -> None:
     api.faults.append(Fault(path=NODES, status=429, headers={"Retry-After": "30"}))
     with pytest.raises(ApiError, match="429") as raised:
