@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dranode.api.errors import LedgerError
-from dranode.cdi.regular_file import read_regular
+from dranode.cdi.regular_file import LARGEST, read_regular
 from dranode.driver.claims.record import Copied
 from dranode.driver.machine.presence import is_there
 from dranode.driver.node.ledger import (
@@ -109,5 +109,5 @@ def _duplicate(path: Path, folder: Path) -> Path:
     """Copy the ledger and its journal to another folder."""
     for suffix in ("", "-wal"):
         with contextlib.suppress(FileNotFoundError):
-            (folder / (path.name + suffix)).write_bytes(read_regular(path.with_name(path.name + suffix)))
+            (folder / (path.name + suffix)).write_bytes(read_regular(path.with_name(path.name + suffix), LARGEST))
     return folder / path.name

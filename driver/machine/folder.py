@@ -9,10 +9,7 @@ import os
 import stat
 from typing import Final
 
-_CHUNK = 1 << 16
-# The files of sysfs and procfs are smaller. A device or a sparse file in a capture may never end.
-_MAX_BYTES = 512 << 20
-
+from dranode.cdi.regular_file import read_regular
 
 HOST: Final = "host"
 """The value of `--machine` that stands for the machine that the process runs on."""
@@ -29,7 +26,7 @@ class HostRoot:
         self._prefix = prefix.rstrip("/")
 
     def read_bytes(self, path: str) -> bytes:
-        return _read(f"{self._prefix}/{path}")
+        return read_regular(f"{self._prefix}/{path}")
 
     def listdir(self, path: str) -> list[str]:
         return sorted(os.listdir(f"{self._prefix}/{path}"))  # noqa: PTH208 - names alone, without an object for each
@@ -68,22 +65,6 @@ def _is_read_only(place: str) -> bool:
         return not os.stat(place).st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)  # noqa: PTH116 - as above
     except OSError:
         return False
-
-
-def _read(place: str) -> bytes:
-    # Plain system calls: a machine with 512 CPUs has thousands of files, and open() costs more than the kernel does.
-    # O_NONBLOCK: a capture may hold a pipe, which must not hang us.
-    handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        parts = [os.read(handle, _CHUNK)]
-        # A kernel file may return less than was asked for; only an empty read is its end.
-        while parts[-1]:
-            if len(parts) * _CHUNK > _MAX_BYTES:
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), place)
-            parts.append(os.read(handle, _CHUNK))
-        return b"".join(parts)
-    finally:
-        os.close(handle)
 
 
 def _device(place: str) -> tuple[str, int, int]:

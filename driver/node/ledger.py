@@ -272,7 +272,7 @@ def journal_of(path: Path) -> tuple[str, ...]:
 
 def _header(path: Path) -> bytes:
     try:
-        return read_regular(path, HEADER_BYTES)
+        return read_regular(path, first=HEADER_BYTES)
     except FileNotFoundError:
         return b""
 

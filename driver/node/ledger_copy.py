@@ -22,7 +22,7 @@ import msgspec
 
 from dranode.api.documents import decode_json, encode_json
 from dranode.api.errors import DocumentError, LedgerError
-from dranode.cdi.regular_file import read_regular
+from dranode.cdi.regular_file import LARGEST, read_regular
 from dranode.driver.claims.record import Copied, Record
 from dranode.driver.node.ledger import Contents, CorruptLedgerError, matches
 
@@ -84,7 +84,7 @@ class LedgerCopy:
             LedgerError: the file cannot be read, or a newer dranode wrote it.
         """
         try:
-            lines = read_regular(self.path).split(b"\n")
+            lines = read_regular(self.path, LARGEST).split(b"\n")
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -268,7 +268,7 @@ def rows_in(path: Path) -> Iterator[Record]:
         OSError: the file cannot be read.
     """
     with contextlib.suppress(FileNotFoundError):
-        yield from _rows(read_regular(path))
+        yield from _rows(read_regular(path, LARGEST))
 
 
 def _rows(data: bytes) -> Iterator[Record]:

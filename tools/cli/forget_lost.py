@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from dranode.api.errors import UsageError
-from dranode.cdi.regular_file import read_regular
+from dranode.cdi.regular_file import LARGEST, read_regular
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.cli.options import machine_option, names_of_drivers, serve_option
 from dranode.driver.machine.root import Root, boot_id
@@ -79,7 +79,7 @@ def _duplicate(folder: Path) -> Iterator[Path]:
         with FileLock(folder / "serialize.lock").held():
             for name in _LEDGER:
                 try:
-                    (Path(copy) / name).write_bytes(read_regular(folder / name))
+                    (Path(copy) / name).write_bytes(read_regular(folder / name, LARGEST))
                 except FileNotFoundError:
                     continue
                 except OSError as error:

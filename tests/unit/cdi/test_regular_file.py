@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +15,11 @@ import pytest
 
 from dranode.api.errors import DocumentError, LedgerError, MachineError
 from dranode.api.resource import ResourceClaim
-from dranode.cdi import regular_file
 from dranode.cdi.directory import read_spec, write_file
 from dranode.cdi.regular_file import read_given, read_regular
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.local.store import Store
+from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.yaml_files import load_documents, read_yaml
 from dranode.driver.node.ledger import damage_of
 from dranode.driver.node.ledger_copy import LedgerCopy
@@ -40,7 +42,7 @@ def test_a_file_is_read_completely_or_up_to_a_limit(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"0123456789")
     (tmp_path / "link").symlink_to(file)
-    assert (read_regular(file), read_regular(str(file), 4), read_regular(tmp_path / "link")) == (
+    assert (read_regular(file), read_regular(str(file), first=4), read_regular(tmp_path / "link")) == (
         b"0123456789",
         b"0123",
         b"0123456789",
@@ -93,14 +95,37 @@ def test_an_explicitly_named_file_may_be_an_anonymous_pipe(tmp_path: Path) -> No
     assert (read_given(tmp_path / "file"), read_given("/dev/null")) == (b"0123456789", b"")
 
 
-def test_an_endless_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regular_file, "_MOST", 4 << 20)
-    with pytest.raises(OSError, match="it does not end within"):
-        read_given("/dev/zero")
+def test_an_endless_file_is_an_error_and_is_not_read_far(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+
+    def write_for_ever() -> None:
+        with contextlib.suppress(BrokenPipeError):
+            while True:
+                os.write(writer, bytes(1 << 16))
+
+    writing = threading.Thread(target=write_for_ever)
+    writing.start()
     with (tmp_path / "sparse").open("wb") as file:
-        file.truncate(6 << 20)
-    with pytest.raises(OSError, match="it is larger than"):
-        read_regular(tmp_path / "sparse")
+        file.truncate(1 << 40)
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "sys/zero").symlink_to("/dev/zero")
+    tracemalloc.start()
+    for read, path, message in (
+        (read_given, "/dev/zero", "it is a device; name a file"),
+        (read_yaml, "/dev/zero", "it is a device"),
+        (load_documents, ["/dev/urandom"], "it is a device"),
+        (read_given, f"/dev/fd/{reader}", "it is larger than 16 MiB"),
+        (read_regular, tmp_path / "sparse", "it is larger than 16 MiB"),
+        (HostRoot(str(tmp_path)).read_bytes, "sys/zero", "it is not a regular file"),
+        (HostRoot(str(tmp_path)).read_bytes, "sparse", "it is larger than 16 MiB"),
+    ):
+        with pytest.raises((OSError, DocumentError), match=message):
+            read(path)  # type: ignore[operator]
+    assert tracemalloc.get_traced_memory()[1] < 48 << 20
+    tracemalloc.stop()
+    os.close(reader)
+    writing.join()
+    os.close(writer)
 
 
 def test_pipes_are_read_where_the_system_does_not_name_them(monkeypatch: pytest.MonkeyPatch) -> None:

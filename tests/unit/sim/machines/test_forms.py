@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from dranode.api.errors import DranodeError, MachineError, UsageError
-from dranode.driver.machine import folder
 from dranode.driver.machine.folder import HostRoot
 from dranode.sim.machines.forms import open_machine
 
@@ -109,12 +108,3 @@ def test_every_refusal_is_one_line(text: str) -> None:
     with pytest.raises(DranodeError) as refusal:
         open_machine(text)
     assert "\n" not in str(refusal.value)
-
-
-def test_an_endless_file_is_not_read_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "_MAX_BYTES", 1 << 20)
-    lay(tmp_path)
-    with (tmp_path / "sys/hole").open("wb") as hole:
-        hole.truncate(1 << 40)
-    with pytest.raises(OSError, match="File too large"):
-        open_machine(str(tmp_path)).read_bytes("sys/hole")
