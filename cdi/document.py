@@ -31,12 +31,13 @@ from dranode.cdi.spec import INT64, UINT32, Spec
 DEPTH_LIMIT: Final = 100
 # The Go library limits how much of a document aliases may repeat; this is more than any real document has.
 NODE_LIMIT: Final = 400_000
-_LONGEST_NUMBER: Final = 400  # digits; more than the largest float has
+_LONGEST_NUMBER: Final = 250  # digits, also hexadecimal ones; a longer number may be too large for a float
 _NUMBERS: Final = range(-(2**63), 2**64)
 
 _TAG: Final = "tag:yaml.org,2002:"
-# How go.yaml.in/yaml v3 resolves plain scalars (resolve.go). Underscores may be anywhere in a number.
-_FORMS: Final = {
+# How go.yaml.in/yaml v3 resolves plain scalars (resolve.go). Underscores may be anywhere in a number. v2, with which
+# kubectl reads, has more booleans (`driver.machine.yaml_files`).
+FORMS: Final = {
     "null": (r"|~|null|Null|NULL", "~nN\0"),
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
     "int": (
@@ -44,7 +45,7 @@ _FORMS: Final = {
         "-+0123456789",
     ),
     "float": (
-        r"[-+]?(?:(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)",
+        r"[-+]?(?:(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?_*[0-9][0-9_]*)?|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)",
         "-+0123456789.",
     ),
     "merge": (r"<<", "<"),
@@ -58,8 +59,13 @@ class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[mi
     """Composes nodes with the tags that the Go library gives them."""
 
 
-for _name, (_pattern, _first) in _FORMS.items():
-    _Loader.add_implicit_resolver(f"{_TAG}{_name}", re.compile(f"(?:{_pattern})\\Z"), ["", *_first.replace("\0", "")])
+def add_resolvers(loader: Any, forms: dict[str, tuple[str, str]]) -> None:
+    """Let a loader or dumper of PyYAML recognize plain scalars of these forms, by tag."""
+    for name, (pattern, first) in forms.items():
+        loader.add_implicit_resolver(f"{_TAG}{name}", re.compile(f"(?:{pattern})\\Z"), ["", *first.replace("\0", "")])
+
+
+add_resolvers(_Loader, FORMS)
 
 
 def load_spec(data: bytes) -> Spec:
@@ -334,10 +340,10 @@ def _scalar(node: yaml.Node, path: str) -> str | bool | float | None:
     text: str = node.value
     if name == "binary":
         return _binary(text, path)
-    if name not in _FORMS or name == "merge":
+    if name not in FORMS or name == "merge":
         return text
     forms = ("int", "float") if name == "float" else (name,)
-    if not any(re.fullmatch(_FORMS[form][0], text) for form in forms):
+    if not any(re.fullmatch(FORMS[form][0], text) for form in forms):
         raise CDIError(f"{shown(text)} does not match its tag !!{name}", path)
     match name:
         case "null":
@@ -345,11 +351,11 @@ def _scalar(node: yaml.Node, path: str) -> str | bool | float | None:
         case "bool":
             return text.lower() == "true"
         case "int":
-            return _integer(text)
+            return go_integer(text)
     return float(re.sub(r"_|\.(?=[a-z])", "", text.lower()))
 
 
-def _integer(text: str) -> int | float:
+def go_integer(text: str) -> int | float:
     """Return a number as Go reads it: beyond 64 bits it is a float."""
     digits = text.replace("_", "")
     sign, plain = (digits[0], digits[1:]) if digits[0] in "-+" else ("", digits)

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
+
 from dranode.api.documents import API_GROUP
 from dranode.api.errors import DocumentError
 from dranode.driver.machine.yaml_files import dump_yaml, parse_yaml
@@ -336,8 +338,8 @@ def _body(raw: bytes, media: str) -> Any:
     if media.startswith(MEDIA_TYPE):
         return decode_body(raw)
     try:
-        return parse_yaml(raw, "the body") if "yaml" in media else json.loads(raw)
-    except (ValueError, DocumentError) as error:
+        return parse_yaml(raw, "the body") if "yaml" in media else msgspec.json.decode(raw)
+    except (ValueError, RecursionError, DocumentError) as error:
         raise StatusError(400, "BadRequest", f"the body cannot be read: {error}") from error
 
 

@@ -4,8 +4,9 @@ This is the only reader of YAML except that of CDI specs (`cdi.document`). It ca
 
 The text is UTF-8, or UTF-16 with a byte order mark, which is what a redirection in Windows PowerShell writes.
 
-YAML is read the way the API machinery reads it (YAML 1.1 booleans, no dates, no base-60 numbers), but strictly: a
-repeated key, a key that is not a string and an alias that contains itself are refused.
+YAML is read the way the API machinery reads it (sigs.k8s.io/yaml with go.yaml.in/yaml v2: YAML 1.1 booleans, also y and
+n, no dates, no base-60 numbers), but strictly: a repeated key, a key that is not a string, a `<<` after a key that it
+overrides, and an alias that contains itself are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import yaml
 from dranode.api.documents import kind_of, to_v1
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument, check_header, check_unique
-from dranode.cdi.regular_file import read_given, read_to_end
+from dranode.cdi.document import FORMS, add_resolvers, go_integer
+from dranode.cdi.regular_file import LARGEST, MOST, read_given, read_to_end
 
 STDIN: Final = "-"
 # PyYAML and libyaml recurse, so a deeper document could exhaust the stack.
@@ -34,7 +36,11 @@ _MAX_NODES: Final = 20_000_000
 _MAX_COPIED: Final = 1_000_000
 _MAX_COPIED_TEXT: Final = 64 << 20
 _LEAST_WITH_EXPONENT: Final = 1e21  # encoding/json of Go writes larger numbers with an exponent
+_TAG: Final = "tag:yaml.org,2002:"
 _SHOWN: Final = 40  # characters of a value in an error
+_BOOLEANS: Final = {
+    "bool": (r"[yYnN]|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF|true|True|TRUE|false|False|FALSE", "yYnNoOtTfF")
+}
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _SEPARATOR: Final = re.compile(r"^---(?=\s)", re.MULTILINE)
 # UTF-32 comes before UTF-16, because the mark of UTF-16 LE is the beginning of that of UTF-32 LE.
@@ -73,7 +79,7 @@ def read_documents(path: Path | str) -> tuple[SourceDocument, ...]:
             Kubernetes document.
     """
     file = str(path)
-    documents, problems = _documents(_parse(_read(file), file), file)
+    documents, problems = _documents(_parse(_decoded(_content(file, LARGEST), file), file), file)
     if problems:
         raise problems[0]
     return documents
@@ -86,7 +92,7 @@ def read_each_document(path: Path | str) -> tuple[tuple[SourceDocument, ...], tu
         DocumentError: the file cannot be read or holds nothing.
     """
     file = str(path)
-    text = _read(file)
+    text = _decoded(_content(file, LARGEST), file)
     parsed: list[Any] = []
     unread: list[DocumentError] = []
     try:
@@ -171,13 +177,9 @@ def _v1(source: SourceDocument) -> SourceDocument:
         raise DocumentError(f"{source.place}: {error}") from error
 
 
-def _read(file: str) -> str:
-    return _decoded(_content(file), file)
-
-
-def _content(file: str) -> bytes:
+def _content(file: str, most: int = MOST) -> bytes:
     try:
-        return _standard_input() if file == STDIN else read_given(file)
+        return _standard_input(most) if file == STDIN else read_given(file, most)
     except OSError as error:
         raise DocumentError(f"{file} cannot be read: {error.strerror}") from error
 
@@ -192,9 +194,9 @@ def _decoded(content: bytes, file: str) -> str:
         ) from error
 
 
-def _standard_input() -> bytes:
+def _standard_input(most: int) -> bytes:
     buffer = getattr(sys.stdin, "buffer", None)  # a program may have replaced it with a stream of text
-    return read_to_end(buffer) if buffer is not None else sys.stdin.read().encode()
+    return read_to_end(buffer, most) if buffer is not None else sys.stdin.read().encode()
 
 
 def _parse(text: str, file: str) -> list[Any]:
@@ -217,7 +219,7 @@ def _parse(text: str, file: str) -> list[Any]:
 
 def _json_values(text: str) -> Iterator[Any]:
     """Yield the values of a text with one JSON value after another, such as the output of several kubectl calls."""
-    decoder = json.JSONDecoder(object_pairs_hook=_mapping)
+    decoder = json.JSONDecoder(object_pairs_hook=_mapping, parse_float=_number, parse_constant=_number)
     start = 0
     while space := _SPACE.match(text, start):
         if space.end() == len(text):
@@ -320,6 +322,18 @@ def _items(document: Any) -> Iterator[dict[str, Any]]:
     raise DocumentError("this is not a Kubernetes document: a mapping with a kind is expected")
 
 
+def _number(text: str) -> int | float:
+    """Return a number as its form in JSON, through which kubectl sends it: 1e3 and 8.0 are whole numbers.
+
+    Raises:
+        ValueError: JSON has no such number, for example NaN.
+    """
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"JSON has no number {text}")
+    return int(value) if value.is_integer() and abs(value) < _LEAST_WITH_EXPONENT else value
+
+
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
@@ -361,21 +375,27 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
     """PyYAML's safe loader with the scalars of the API machinery and without silent repairs."""
 
     yaml_implicit_resolvers: Final[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+    bool_values: Final = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = True) -> dict[Hashable, Any]:  # noqa: ARG002, FBT001, FBT002 - PyYAML's signature
-        # flatten_mapping puts the keys of "<<" before the mapping's own keys, which may override them.
-        own = {id(key_node) for key_node, _ in node.value}
+        # flatten_mapping puts the keys of "<<" before the mapping's own keys, which may override them. For the API
+        # machinery only those after "<<" do.
+        own = {id(key_node): place for place, (key_node, _) in enumerate(node.value)}
+        merge = max((own[id(key_node)] for key_node, _ in node.value if key_node.tag == f"{_TAG}merge"), default=0)
         self.flatten_mapping(node)
         mapping: dict[Hashable, Any] = {}
         seen: set[str] = set()
         for key_node, value_node in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
-                raise _refusal(f"the key {key!r} is not a string; quote it", key_node)
+                written = repr(key) if isinstance(key, (dict, list)) else key_node.value
+                raise _refusal(f"the key {written} is not a string; quote it", key_node)
             if key in seen:
                 raise _refusal(f'the key "{key}" is given twice in one mapping; keep one of them', key_node)
             if id(key_node) in own:
                 seen.add(key)
+                if key in mapping and own[id(key_node)] < merge:
+                    raise _refusal(f'kubectl would override the key "{key}" by that of "<<"; put "<<" first', key_node)
             mapping[key] = self.construct_object(value_node, deep=True)
         return mapping
 
@@ -387,12 +407,16 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
             shown = " ".join(str(node.value).split())[:_SHOWN]
             raise _refusal(f'"{shown}" cannot be read as {kind}', node) from error
 
-    def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        """Return a number as its form in JSON, through which kubectl sends it: 1e3 and 8.0 are whole numbers."""
-        value: float = self.construct_yaml_float(node)
-        if not math.isfinite(value):
-            raise ValueError("JSON has no such number")
-        return int(value) if value.is_integer() and abs(value) < _LEAST_WITH_EXPONENT else value
+    def construct_integer(self, node: yaml.ScalarNode) -> int | float | str:
+        if not re.fullmatch(FORMS["int"][0], node.value):  # after an explicit tag
+            raise ValueError("this is not an integer")
+        value = go_integer(node.value)
+        return node.value if value == math.inf else value
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float | str:
+        text: str = node.value.replace("_", "")
+        # An abbreviated commit such as 12e4567 is too large for a float, so Go reads it as a string.
+        return node.value if math.isinf(float(text)) else _number(text)
 
     def construct_whole_map(self, node: yaml.MappingNode) -> dict[Hashable, Any]:
         return self.construct_mapping(node)
@@ -402,27 +426,17 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
 
 
 # A mapping or list is constructed at once and not in two steps, so that PyYAML detects one that contains itself.
-_StrictLoader.add_constructor("tag:yaml.org,2002:map", _StrictLoader.construct_whole_map)
-_StrictLoader.add_constructor("tag:yaml.org,2002:seq", _StrictLoader.construct_whole_seq)
-_StrictLoader.add_constructor("tag:yaml.org,2002:float", _StrictLoader.construct_number)
+_StrictLoader.add_constructor(f"{_TAG}map", _StrictLoader.construct_whole_map)
+_StrictLoader.add_constructor(f"{_TAG}seq", _StrictLoader.construct_whole_seq)
+_StrictLoader.add_constructor(f"{_TAG}int", _StrictLoader.construct_integer)
+_StrictLoader.add_constructor(f"{_TAG}float", _StrictLoader.construct_number)
+_StrictLoader.add_constructor(f"{_TAG}merge", _SafeLoader.construct_yaml_str)  # as a value
 
 # These types have no form in JSON, so no Kubernetes document has them.
 for _tag in ("binary", "omap", "pairs", "set", "timestamp"):
-    _StrictLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _SafeLoader.construct_undefined)
+    _StrictLoader.add_constructor(f"{_TAG}{_tag}", _SafeLoader.construct_undefined)
 
-# YAML 1.1 scalars without dates and base-60 numbers, which stay strings. The dumper gets the same list, so that it
-# quotes every string that the loader would take for something else.
-for _tag, _form, _first in (
-    ("bool", r"true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF", "tTfFyYnNoO"),
-    ("int", r"[-+]?(?:0|[1-9][0-9_]*|0[bB][01_]+|0[xX][0-9a-fA-F_]+|0[oO]?[0-7_]+)", "-+0123456789"),
-    # The dot may be missing: an abbreviated commit such as 72551e2 is a number.
-    ("float", r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9]+)(?:[eE][-+]?[0-9_]+)?", "-+.0123456789"),
-    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
-    ("merge", r"<<", "<"),
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-):
-    for _kind in (_StrictLoader, _Dumper):
-        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_form})$", re.ASCII), list(_first))
-# kubectl reads these as booleans too. Here they are strings, which is what people mean by them.
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("[yYnN]$"), list("yYnN"))
+# The dumper gets the same forms, so that it quotes every string that the loader would take for something else.
+for _kind in (_StrictLoader, _Dumper):
+    add_resolvers(_kind, FORMS | _BOOLEANS)
 _Dumper.add_representer(tuple, _SafeDumper.represent_list)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from dranode.api.errors import DocumentError, MachineError, UsageError
 from dranode.driver.machine.folder import HOST, HostRoot
@@ -157,6 +158,6 @@ def _index(files: ConfinedFiles, place: str) -> dict[str, TreeEntry]:
         # Without this error, the machine would silently lack its device nodes.
         raise MachineError(f"{place}: {INDEX} cannot be read: {error.strerror}") from error
     try:
-        return parse_machine(json.loads(text))[0]
-    except (ValueError, DocumentError) as error:
+        return parse_machine(msgspec.json.decode(text))[0]
+    except (ValueError, RecursionError, DocumentError) as error:
         raise MachineError(f"{place}: {INDEX} is damaged: {error}") from error

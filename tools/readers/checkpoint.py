@@ -7,7 +7,6 @@ never an empty list.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,7 +55,7 @@ def parse_checkpoint(content: bytes, path: str, driver: str = "") -> tuple[KeptC
     """
     try:
         data, checksum = _parsed(content, path)
-        kept = _kept(json.loads(data)[_LIST], driver)
+        kept = _kept(msgspec.json.decode(data)[_LIST], driver)
     except KeyError as error:
         raise DranodeError(
             f"kubelet's record {path} has no {error.args[0]}, which kubelet 1.34 to 1.37 writes, so its claims are "
@@ -67,8 +66,7 @@ def parse_checkpoint(content: bytes, path: str, driver: str = "") -> tuple[KeptC
             f"kubelet's record {path} does not have the format of kubelet 1.34 to 1.37: {in_words(error)}"
         ) from error
     # Checked last: a record of another format may have another kind of checksum, and is not damaged then.
-    # A damaged escape may be half of a character, which has no bytes.
-    if zlib.crc32(data.encode(errors="replace")) != checksum:
+    if zlib.crc32(data.encode()) != checksum:
         raise _damaged(path, "its checksum is wrong")
     return kept
 
@@ -76,7 +74,7 @@ def parse_checkpoint(content: bytes, path: str, driver: str = "") -> tuple[KeptC
 def _parsed(content: bytes, path: str) -> tuple[str, int]:
     # The data is JSON in a string, beside its checksum (kubelet's checkpoint manager).
     try:
-        checkpoint = json.loads(content)
+        checkpoint = msgspec.json.decode(content)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, "it is not JSON") from error
     return checkpoint["Data"], checkpoint["Checksum"]

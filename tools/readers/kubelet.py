@@ -8,10 +8,10 @@ inside another process (k3s, MicroK8s) may have neither a command line nor a fil
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
@@ -137,7 +137,7 @@ def _as_it_runs(host: NodeHost, kubelet: Kubelet) -> Kubelet:
 def _policy(host: NodeHost, path: str) -> str:
     """Return the policy in a manager's state file; empty if there is none or it cannot be read (see `unread_state`)."""
     try:
-        policy = json.loads(host.text(path)).get("policyName")
+        policy = msgspec.json.decode(host.text(path)).get("policyName")
     except (OSError, ValueError, AttributeError, RecursionError):
         return ""
     return policy if isinstance(policy, str) else ""
@@ -176,7 +176,7 @@ def _unread_records(host: NodeHost, root: str) -> Iterator[str]:
             if name == CLAIM_STATE:
                 parse_checkpoint(content, path)
             else:
-                record = json.loads(content)
+                record = msgspec.json.decode(content)
                 if record["checksum"] != _checksum(record["data"]):
                     yield _damaged(path, _WRONG_CHECKSUM)
         except (FileNotFoundError, NotADirectoryError):
@@ -192,7 +192,7 @@ def _unread_records(host: NodeHost, root: str) -> Iterator[str]:
 def _wrong_state(text: str) -> str:
     """Return what is wrong with a state of the CPU or memory manager; "" if nothing is, as far as it can be seen."""
     try:
-        state = json.loads(text)
+        state = msgspec.json.decode(text)
         # Before 1.37 the state is not also in it as text, and its checksum follows from how Go prints its structures.
         right = "dataChecksum" not in state or state["dataChecksum"] == _checksum(state["data"])
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
@@ -203,7 +203,7 @@ def _wrong_state(text: str) -> str:
 def _checksum(data: str) -> int:
     """Return kubelet's checksum of a text: FNV-1a of what spew prints (`pkg/kubelet/checkpointmanager/checksum`)."""
     value = 0x811C9DC5
-    for byte in f"(string){data}".encode(errors="replace"):
+    for byte in f"(string){data}".encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
     return value
 

@@ -8,8 +8,9 @@ import os
 import socket
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,7 +111,7 @@ def test_an_endless_file_is_an_error_and_is_not_read_far(tmp_path: Path) -> None
     (tmp_path / "sys").mkdir()
     (tmp_path / "sys/zero").symlink_to("/dev/zero")
     tracemalloc.start()
-    for read, path, message in (
+    cases: tuple[tuple[Callable[[Any], Any], object, str], ...] = (
         (read_given, "/dev/zero", "it is a device; name a file"),
         (read_yaml, "/dev/zero", "it is a device"),
         (load_documents, ["/dev/urandom"], "it is a device"),
@@ -118,9 +119,10 @@ def test_an_endless_file_is_an_error_and_is_not_read_far(tmp_path: Path) -> None
         (read_regular, tmp_path / "sparse", "it is larger than 16 MiB"),
         (HostRoot(str(tmp_path)).read_bytes, "sys/zero", "it is not a regular file"),
         (HostRoot(str(tmp_path)).read_bytes, "sparse", "it is larger than 16 MiB"),
-    ):
+    )
+    for read, path, message in cases:
         with pytest.raises((OSError, DocumentError), match=message):
-            read(path)  # type: ignore[operator]
+            read(path)
     assert tracemalloc.get_traced_memory()[1] < 48 << 20
     tracemalloc.stop()
     os.close(reader)

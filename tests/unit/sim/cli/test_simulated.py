@@ -155,7 +155,7 @@ def test_two_jobs_with_a_generated_name_do_not_share_a_device(tmp_path: Path) ->
     ]
     (tmp_path / "queues.yaml").write_text(yaml.safe_dump_all(queues), encoding="utf-8")
     (tmp_path / "slices.yaml").write_text(yaml.safe_dump_all(CLUSTER[2:3]), encoding="utf-8")
-    (tmp_path / "nodes.yaml").write_text("nodes: [{name: n, slices: slices.yaml}]", encoding="utf-8")
+    (tmp_path / "nodes.yaml").write_text("nodes: [{name: w, slices: slices.yaml}]", encoding="utf-8")
     options = ("--queues", str(tmp_path / "queues.yaml"), "--nodes", str(tmp_path / "nodes.yaml"), "-o", "json")
     result = run(tmp_path, [CLUSTER[1], TEMPLATE, *jobs], "local", *options)
     assert result.exit_code == 0, result.output

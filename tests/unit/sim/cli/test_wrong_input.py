@@ -12,10 +12,10 @@ from dranode.driver.cli.commands import cli
 
 DRA = "apiVersion: resource.k8s.io/v1\n"
 CLASS = f"{DRA}kind: DeviceClass\nmetadata: {{name: c}}\n"
-NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nstatus: {allocatable: {cpu: '4', pods: '110'}}\n"
+NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: w}\nstatus: {allocatable: {cpu: '4', pods: '110'}}\n"
 SLICE = (
-    f"{DRA}kind: ResourceSlice\nmetadata: {{name: s}}\nspec: {{driver: d.example.com, nodeName: n, "
-    "pool: {name: n, generation: 1, resourceSliceCount: 1}, devices: [{name: d0}]}\n"
+    f"{DRA}kind: ResourceSlice\nmetadata: {{name: s}}\nspec: {{driver: d.example.com, nodeName: w, "
+    "pool: {name: w, generation: 1, resourceSliceCount: 1}, devices: [{name: d0}]}\n"
 )
 CLAIM = (
     f"{DRA}kind: ResourceClaim\nmetadata: {{name: cl}}\n"
@@ -42,8 +42,8 @@ DAMAGED = {
         "apiVersion",
     ),
     "metadata that is a text": ("metadata: {name: p}", "metadata: p", 5, "metadata"),
-    "a name that is a number": ("metadata: {name: n}", "metadata: {name: 5}", 2, "metadata.name"),
-    "a label that is no text": ("metadata: {name: n}", "metadata: {name: n, labels: {a: true}}", 2, "metadata.labels"),
+    "a name that is a number": ("metadata: {name: w}", "metadata: {name: 5}", 2, "metadata.name"),
+    "a label that is no text": ("metadata: {name: w}", "metadata: {name: w, labels: {a: true}}", 2, "metadata.labels"),
     "a quantity that is none": ("cpu: '4'", "cpu: lots", 2, "status.allocatable"),
     "a slice without a driver": ("driver: d.example.com, ", "", 3, "spec"),
     "a misspelt field": (
@@ -137,9 +137,9 @@ def test_a_field_that_an_api_server_has_stored_is_not_reported(tmp_path: Path) -
     [
         ("nodes: []", "nodes"),
         ("nodes: [null]", "nodes[0]"),
-        ("nodes: [{name: n, machin: cores=4}]", "nodes[0]"),
-        ("nodes: [{name: n, machine: cores=x}]", "the machine of the nodes n: cores=x"),
-        ("nodes: [{name: n, machine: absent.tar}]", 'the machine of the nodes n: there is no machine "absent.tar"'),
+        ("nodes: [{name: w, machin: cores=4}]", "nodes[0]"),
+        ("nodes: [{name: w, machine: cores=x}]", "the machine of the nodes w: cores=x"),
+        ("nodes: [{name: w, machine: absent.tar}]", 'the machine of the nodes w: there is no machine "absent.tar"'),
     ],
 )
 def test_a_damaged_catalog_is_named(nodes: str, path: str, tmp_path: Path) -> None:

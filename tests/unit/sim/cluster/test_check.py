@@ -236,8 +236,8 @@ kind: ResourceSlice
 metadata: {name: s}
 spec:
   driver: s.example.com
-  pool: {name: n, generation: 1, resourceSliceCount: 1}
-  nodeName: n
+  pool: {name: w, generation: 1, resourceSliceCount: 1}
+  nodeName: w
   devices:
     - name: d
       allowMultipleAllocations: true

@@ -70,11 +70,11 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     ),
     "two containers with a GPU": ([_claim(_devices("dra.gpu")), _pod("p", _spec(A, B))], []),
     "a request each": (
-        [_claim(_devices(requests=("x", "y"))), _pod("p", _spec(_container("a", "x"), _container("b", "y")))],
+        [_claim(_devices(requests=("x", "z"))), _pod("p", _spec(_container("a", "x"), _container("b", "z")))],
         [],
     ),
     "all and one of them": (
-        [_claim(_devices(requests=("x", "y"))), _pod("p", _spec(A, _container("b", "y")))],
+        [_claim(_devices(requests=("x", "z"))), _pod("p", _spec(A, _container("b", "z")))],
         [TWO],
     ),
     "an init container before": ([_claim(_devices()), _pod("p", _spec(B, initContainers=[A]))], []),

@@ -275,7 +275,7 @@ spec: {driver: gpu, nodeName: old, pool: {name: extra, generation: 1, resourceSl
 """,
         encoding="utf-8",
     )
-    made = slices_of(read_nodes(written(tmp_path, "nodes: [{name: n, slices: gpu.yaml, count: 2}]")), lambda _: [])
+    made = slices_of(read_nodes(written(tmp_path, "nodes: [{name: w, slices: gpu.yaml, count: 2}]")), lambda _: [])
     assert [(one.spec.node_name, one.spec.pool.name) for one in made] == [
         ("n-0", "n-0"),
         ("n-0", "n-0/extra"),

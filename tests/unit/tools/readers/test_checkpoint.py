@@ -102,5 +102,5 @@ def test_invalid_utf8_counts_as_damage(tmp_path: Path) -> None:
     (tmp_path / "dra_manager_state").write_text(
         json.dumps({"Data": '{"ClaimInfoStateList": null, "kind": "\ud800"}', "Checksum": 1})
     )
-    with pytest.raises(DranodeError, match="its checksum is wrong"):
+    with pytest.raises(DranodeError, match="is damaged"):
         read_checkpoint(tmp_path / "dra_manager_state", "dra.cpu")
