@@ -97,7 +97,7 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         address: the function.
-        driver: its driver; empty if it had none, None if the kernel should choose one.
+        driver: its driver; empty if it had none. None in records of earlier versions: the kernel should choose one.
     """
 
     address: str
@@ -199,21 +199,13 @@ def _grant(asked: _Asked, asks: Sequence[_Asked]) -> Grant:
         partition=asked.gpu.partition,
         division=asked.gpu.division,
         parent=asked.gpu.parent if asked.gpu.kind is GPUKind.VF else None,
-        homes=_homes(asked.gpu) if takes else (),
+        homes=tuple(Home(address=function.address, driver=function.driver or "") for function in asked.gpu.functions)
+        if takes
+        else (),
     )
     peers = tuple(GPUMemory(peer.gpu, peer.memory) for peer in asks if peer.request == asked.request)
     env = environment(GPUMemory(asked.gpu, asked.memory), peers, asked.settings, admin=admin)
     return Grant.of(result, edits=ContainerEdits(env=env), state=msgspec.to_builtins(intent))
-
-
-def _homes(gpu: GPU) -> tuple[Home, ...]:
-    """Return the drivers to which the GPU's functions return; none if an administrator keeps them on `vfio-pci`."""
-    if gpu.pinned and gpu.functions[0].passthrough:
-        return ()
-    return tuple(
-        Home(address=function.address, driver=None if function.passthrough else function.driver or "")
-        for function in gpu.functions
-    )
 
 
 def _check_sharing(claim: ClaimRef, asked: _Asked) -> None:

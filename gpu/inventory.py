@@ -76,7 +76,6 @@ class GPU(msgspec.Struct, frozen=True):
         partition: number of the partition, from 0.
         partition_mode: `<compute>_<memory>`, AMD's words (`CPX_NPS4`).
         parts: for a partition, the number of partitions of its GPU; otherwise 0.
-        pinned: whether an administrator has chosen the driver (`driver_override`).
         iommu_group: the group of functions that a virtual machine gets together; None if there is no IOMMU.
         unserved: why no kernel driver serves it, so that no container could use it; empty if a driver does, or if that
             is not known.
@@ -101,7 +100,6 @@ class GPU(msgspec.Struct, frozen=True):
     partition: int | None = None
     partition_mode: str | None = None
     parts: int = 0
-    pinned: bool = False
     iommu_group: str | None = None
     unserved: str = ""
 

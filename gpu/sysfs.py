@@ -155,7 +155,6 @@ class PCI:
             link_width=self._link_width(folder) if parent is None else None,
             memory=self._memory(folder, function.driver) if parent is None else None,
             parent=parent,
-            pinned=read_attribute(self.root, f"{folder}/driver_override") not in (None, "", "(null)"),
             iommu_group=link_name(self.root, f"{folder}/iommu_group"),
         )
 

@@ -2,7 +2,8 @@
 
 Both directions check the present driver of each function before they write. So either may be interrupted after any
 write and be repeated, or be followed by the other. This module sets `driver_override` only while it binds a function,
-and clears it afterwards; any other value was set by an administrator and is not changed.
+and clears it afterwards; any other value was set by an administrator and is not changed. Neither is a function that was
+on `vfio-pci` when the claim was granted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root, all_names, attribute_if_there, link_name, number, read_attribute
 from dranode.gpu.grants import Home
+from dranode.gpu.inventory import Function
 from dranode.gpu.sysfs import pci_function
 
 VFIO: Final = "vfio-pci"
@@ -42,12 +44,15 @@ def take(root: Root, claim: ClaimRef, homes: Iterable[Home]) -> None:
     homes = tuple(homes)
     if not homes:
         return
-    if not root.exists(f"{_DRIVERS}/{VFIO}"):
+    moved = any(not pci_function(root, home.address).passthrough for home in homes)
+    if moved and not root.exists(f"{_DRIVERS}/{VFIO}"):
         raise ClaimError(f"claim {claim} needs {VFIO} for GPU {homes[0].address}; run `modprobe {VFIO}` on the node")
     _check_group(root, claim, homes)
     _check_overrides(root, claim, homes)
     for home in homes:
         function = pci_function(root, home.address)
+        if function.passthrough and _stays(home):
+            continue
         try:
             if not function.passthrough:
                 root.write(f"{PCI_DEVICES}/{home.address}/driver_override", VFIO)
@@ -71,7 +76,7 @@ def give_back(root: Root, homes: Iterable[Home]) -> None:
         ClaimError: the kernel is still unbinding a function, which would have no driver afterwards.
     """
     for home in homes:
-        if not root.exists(f"{PCI_DEVICES}/{home.address}"):
+        if _stays(home) or not root.exists(f"{PCI_DEVICES}/{home.address}"):
             continue
         try:
             _give_back(root, home)
@@ -79,6 +84,11 @@ def give_back(root: Root, homes: Iterable[Home]) -> None:
             log.warning(
                 "function=%s driver=%s could not be bound again: %s", home.address, home.driver or "any", error.strerror
             )
+
+
+def _stays(home: Home) -> bool:
+    """Return whether an administrator bound the function for virtual machines, so that it stays as it is."""
+    return Function(home.address, home.driver).passthrough
 
 
 def _give_back(root: Root, home: Home) -> None:

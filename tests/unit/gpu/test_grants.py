@@ -222,21 +222,6 @@ def test_vfio_records_the_drivers_of_the_gpu_and_its_sound_function() -> None:
     )
 
 
-def test_a_gpu_that_an_administrator_keeps_on_vfio_stays_there() -> None:
-    machine = laptop()
-    machine.bind("0000:01:00.0", "vfio-pci")
-    machine.put(machine.root().resolve(f"{DEVICES}/0000:01:00.0/driver_override"), "vfio-pci")
-    (one,) = give(machine, result("gpu-0000-01-00-0"), configs=(config(mode="vfio"),)).grants
-    assert meant(one).homes == ()
-
-
-def test_the_kernel_chooses_the_driver_of_an_unpinned_gpu_on_vfio() -> None:
-    machine = laptop()
-    machine.bind("0000:01:00.0", "vfio-pci")
-    (one,) = give(machine, result("gpu-0000-01-00-0"), configs=(config(mode="vfio"),)).grants
-    assert meant(one).homes[0] == Home(address="0000:01:00.0", driver=None)
-
-
 @pytest.mark.parametrize(
     ("machine", "one", "why"),
     [

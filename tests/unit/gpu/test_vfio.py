@@ -111,6 +111,21 @@ def test_a_crash_while_restoring_is_repaired_by_restoring_again(after: int) -> N
     assert drivers(machine) == AT_HOME
 
 
+@pytest.mark.parametrize("override", ["vfio-pci", "(null)"])
+def test_a_gpu_that_an_administrator_keeps_on_vfio_stays_there(override: str) -> None:
+    machine = laptop()
+    machine.driver("nvgrace_gpu_vfio_pci")
+    machine.bind(GPU, "nvgrace_gpu_vfio_pci")
+    machine.put(machine.root().resolve(f"{DEVICES}/{GPU}/driver_override"), override)
+    kernel, homes = Kernel(machine), (Home(address=GPU, driver="nvgrace_gpu_vfio_pci"), HOMES[1])
+    take(kernel, CLAIM, homes)
+    assert drivers(machine) == {GPU: "nvgrace_gpu_vfio_pci", SOUND: "vfio-pci"}
+    give_back(kernel, homes)
+    assert drivers(machine) == {GPU: "nvgrace_gpu_vfio_pci", SOUND: "snd_hda_intel"}
+    assert not [content for path, content in kernel.writes if GPU in (content, path.split("/")[-2])]
+    assert machine.root().read_bytes(f"{DEVICES}/{GPU}/driver_override").decode().strip() == override
+
+
 def test_an_unbound_function_is_unbound_again_in_the_end() -> None:
     machine = laptop()
     Kernel(machine).write(f"{DRIVERS}/snd_hda_intel/unbind", SOUND)
