@@ -189,10 +189,47 @@ def test_a_key_that_the_api_server_sets_for_the_pod_is_refused(helm: Path) -> No
         rendered(helm, "config.hostnameOverride=a")
 
 
-def test_no_variable_wins_over_a_key_of_the_file(helm: Path) -> None:
-    objects = rendered(helm, "config.logFormat=text")
+@pytest.mark.parametrize(
+    ("values", "formats"),
+    [(("config.logFormat=text",), 0), (("extraEnv[0].name=DRANODE_LOG_FORMAT", "extraEnv[0].value=text"), 1)],
+)
+def test_no_variable_wins_over_a_key_of_the_file_or_is_given_twice(
+    helm: Path, values: tuple[str, ...], formats: int
+) -> None:
+    objects = rendered(helm, *values)
     (container,) = objects["DaemonSet dranode"]["spec"]["template"]["spec"]["containers"]
-    assert "DRANODE_LOG_FORMAT" not in [each["name"] for each in container["env"]]
+    assert [each["name"] for each in container["env"]].count("DRANODE_LOG_FORMAT") == formats
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        (("image.tag=sha256:01",), "dranode@sha256:01"),
+        (("image.tag=1.0@sha256:01",), "dranode:1.0@sha256:01"),
+        (("image.repository=r.example:5000/d@sha256:01",), "r.example:5000/d@sha256:01"),
+    ],
+)
+def test_an_image_may_be_named_by_its_digest(helm: Path, values: tuple[str, ...], image: str) -> None:
+    (container,) = rendered(helm, *values)["DaemonSet dranode"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == image
+
+
+@pytest.mark.parametrize("value", ["fullnameOverride=", "config.groupBy=socket", "cpu.maxIsolation=quiet"])
+def test_openshifts_constraints_admit_every_pod_that_needs_them(helm: Path, value: str) -> None:
+    command = [str(helm), "template", "d", str(CHART), *VERSION, "--set", f"openshift.create=true,{value}"]
+    objects = by_name(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    scc = objects["SecurityContextConstraints d"]
+    assert scc["volumes"] == sorted(scc["volumes"])
+    bindings = [each for each in objects.values() if each.get("roleRef", {}).get("name") == "d-scc"]
+    accounts = {subject["name"] for binding in bindings for subject in binding["subjects"]}
+    for name in ("DaemonSet d", "DaemonSet d-drain", "Job d-drain"):
+        pod = objects[name]["spec"]["template"]["spec"]
+        assert pod["serviceAccountName"] in accounts, name
+        kinds = {key for volume in pod.get("volumes", ()) for key in volume if key != "name"}
+        assert kinds <= set(scc["volumes"]), name
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
+            added = container["securityContext"]["capabilities"].get("add", [])
+            assert set(added) <= set(scc["allowedCapabilities"]), name
 
 
 def test_the_metrics_are_beside_the_probes_where_their_ports_are_the_same(helm: Path) -> None:
@@ -220,6 +257,9 @@ def test_the_metrics_are_beside_the_probes_where_their_ports_are_the_same(helm: 
             "affinity.nodeAffinty.x=1",
             "nodeSelector.gpu=true",
         ),
+        # Server-side apply refuses what is there twice; so do tools that read the rendered YAML strictly.
+        *("extraEnv[0].name=POD_IP", r"podLabels.app\.kubernetes\.io/name=x", "podAnnotations.checksum/config=x"),
+        *(r"metrics.alerts.labels.app\.kubernetes\.io/part-of=x", r"metrics.podMonitor.labels.release=1"),
     ],
 )
 def test_a_value_that_means_nothing_is_refused(helm: Path, value: str) -> None:

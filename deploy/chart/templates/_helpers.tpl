@@ -26,7 +26,14 @@ app.kubernetes.io/name: {{ include "dranode.name" . }}
 {{- end -}}
 
 {{- define "dranode.image" -}}
-{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- $tag := default .Chart.AppVersion .Values.image.tag }}
+{{- if not (contains "@" .Values.image.repository) }}
+{{- printf "%s%s%s" .Values.image.repository (hasPrefix "sha256:" $tag | ternary "@" ":") $tag }}
+{{- else if .Values.image.tag }}
+{{- fail "image.tag: image.repository names a digest already; set one of them" }}
+{{- else }}
+{{- .Values.image.repository }}
+{{- end }}
 {{- end -}}
 
 {{/* The name of the port that has the metrics. */}}
