@@ -50,7 +50,7 @@ def test_the_launcher_creates_its_environment_once_and_runs_the_plugin(dist: Pat
     # A python3 that creates an environment as venv does, with a python in it that logs its arguments.
     python = tools / "python3"
     made = f'printf \'#!/bin/sh\\necho "$@" >> {log}\\n\' > "$4/bin/python"'
-    steps = ("#!/bin/sh", 'mkdir -p "$4/bin"', made, 'chmod +x "$4/bin/python"')
+    steps = ("#!/bin/sh", '[ "$2" = -c ] && exit 0', 'mkdir -p "$4/bin"', made, 'chmod +x "$4/bin/python"')
     python.write_text("\n".join(steps))
     python.chmod(0o755)
     with tarfile.open(dist / "kubectl-dranode.tar.gz") as archive:
@@ -75,6 +75,18 @@ def test_the_launcher_creates_its_environment_once_and_runs_the_plugin(dist: Pat
     made_python.symlink_to(dist / "python3.11")
     assert run() == first
     assert list(made_python.parents[2].iterdir()) == [made_python.parents[1]]
+
+
+def test_a_python_that_is_too_old_is_named_with_the_version_that_is_needed(dist: Path) -> None:
+    for name in ("python3", *(f"python3.{minor}" for minor in range(11, 16))):
+        (dist / name).write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.9.6\n')
+        (dist / name).chmod(0o755)
+    environment = {"PATH": f"{dist}:{os.environ['PATH']}", "HOME": str(dist)}
+    done = subprocess.run([KREW / "kubectl-dranode"], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "kubectl dranode: Python 3.11 or newer is needed, and python3 is Python 3.9.6\n",
+    )
 
 
 def test_the_lock_in_the_archive_has_a_hash_for_every_library(dist: Path) -> None:
