@@ -41,6 +41,10 @@ SERIES = {
         {f"dranode_ready{{{TARGET}}}": "0x120", f"dranode_active{{{TARGET}}}": "1x120"},
         {f"dranode_ready{{{TARGET}}}": "0x120", f"dranode_active{{{TARGET}}}": "0x120"},
     ),
+    "DranodeDown": (
+        {f"up{{{TARGET}}}": "1x100 0x19", f"dranode_ready{{{TARGET}}}": "1x100"},
+        {f"up{{{TARGET}}}": "0x120"},
+    ),
     "DranodePrepareFails": (
         {f'dranode_call_duration_seconds_count{{{TARGET}, call="prepare", outcome="error"}}': "0+1x120"},
         {f'dranode_call_duration_seconds_count{{{TARGET}, call="prepare", outcome="success"}}': "0+1x120"},
