@@ -22,7 +22,7 @@ from dranode.gpu.config import GPUMode
 from dranode.gpu.grants import Intent
 from dranode.gpu.inventory import GPU
 from dranode.gpu.kfd import by_address
-from dranode.gpu.proc import NVIDIAS_DRIVER, NvidiaFacts, nvidia_facts, nvidia_gpus, nvidia_version
+from dranode.gpu.proc import NVIDIAS_DRIVER, NvidiaFacts, nvidia_facts, nvidia_version
 from dranode.gpu.sysfs import PCI, drm_minors, pci_function
 
 _PERMISSIONS: Final = "rw"
@@ -94,18 +94,27 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
     return tuple(node for node in made if node is not None)
 
 
-def refused_claims(root: Root, gpus: Iterable[GPU]) -> Iterable[str]:
-    """Yield a sentence for each reason why claims of published GPUs will be refused, such as a missing device node."""
+def foreseeable_problems(root: Root, gpus: Iterable[GPU]) -> Iterable[str]:
+    """Yield a sentence for each reason why claims of published GPUs will be refused, or be of no use."""
     addresses: dict[str, dict[str, None]] = {}
-    # A captured machine may lack its device nodes.
+    # A captured machine may lack its device nodes, and has no programs.
     for gpu in gpus if root.exists("dev") else ():
         mode = GPUMode.VFIO if gpu.functions[0].passthrough else GPUMode.COMPUTE
         intent = Intent(address=gpu.address, vendor=gpu.vendor, mode=mode, partition=gpu.partition)
         try:
-            device_nodes(root, intent)
+            edits = complete(root, intent, ContainerEdits(), lambda _path: None)
         except (ClaimError, MachineError) as error:
-            reason = f"claims in mode {mode} will be refused: {error}".replace(gpu.address, "{}")
-            addresses.setdefault(reason, {})[gpu.address] = None
+            reason = f"claims in mode {mode} will be refused: {error}"
+        else:
+            host, version = _host(root), nvidia_version(root)
+            if gpu.driver != NVIDIAS_DRIVER or edits.mounts or edits.env or not root.exists(f"{host}usr/bin"):
+                continue
+            reason = (
+                f"containers find no driver of GPU {gpu.address} unless their image has libcuda.so.{version}: neither "
+                f"this library nor a CDI spec of {_KIND} with it is visible below /{host}; mount the node's root at "
+                "/host, or restart the node if the driver was updated"
+            )
+        addresses.setdefault(reason.replace(gpu.address, "{}"), {})[gpu.address] = None
     for reason, (first, *others) in addresses.items():
         also = f" (this also applies to {', '.join(others)})" if others else ""
         yield f"{reason.replace('{}', first)}{also}"
@@ -350,25 +359,6 @@ def user_space(root: Root, address: str, mode: GPUMode) -> ContainerEdits:
     return ContainerEdits(env=("TRITON_LIBCUDA_PATH=/usr/lib64",) if mounts else (), mounts=mounts)
 
 
-def lacking_user_space(root: Root) -> Iterable[str]:
-    """Yield a sentence if NVIDIA's driver runs, and containers would get device nodes without its libraries."""
-    version, prefix, gpus = nvidia_version(root), _host(root), sorted(nvidia_gpus(root))
-    # A captured or made-up machine has no such folder.
-    if version is None or not gpus or not root.exists(f"{prefix}usr/bin"):
-        return
-    try:
-        if user_space(root, gpus[0], GPUMode.COMPUTE):
-            return
-    except MachineError as error:
-        yield f"{error}, so it is not known whether containers get the libraries of NVIDIA's driver"
-        return
-    yield (
-        f"NVIDIA's driver {version} runs, and neither its libraries nor a CDI spec of {_KIND} that fits it are visible "
-        f"below /{prefix}, so containers find no GPU unless their image has libcuda.so.{version}; mount the node's "
-        "root at /host, or restart the node if the driver was updated"
-    )
-
-
 def _vendor_edits(root: Root, prefix: str, facts: NvidiaFacts, version: str | None) -> ContainerEdits | None:
     """Return the edits for every container in NVIDIA's CDI spec, with those of this GPU."""
     for spec in _vendor_specs(root, prefix):
@@ -472,11 +462,15 @@ def _target(root: Root, path: str) -> str | None:
         raise MachineError(f"/{path} cannot be read: {error.strerror}") from error
 
 
-def _folders(root: Root, driver_root: str, *below: str) -> tuple[str, ...]:
-    """Return the folders of the driver's installations that exist, with their links followed."""
-    places = (f"{installed}{folder}" for installed in _INSTALLED for folder in below)
-    found = (_followed(root, driver_root, place) for place in places)
+def _existing(root: Root, driver_root: str, folders: Iterable[str]) -> tuple[str, ...]:
+    """Return the folders that exist, with their links followed, each once."""
+    found = (_followed(root, driver_root, folder) for folder in folders)
     return tuple(dict.fromkeys(folder for folder in found if folder is not None))
+
+
+def _folders(root: Root, driver_root: str, *below: str) -> tuple[str, ...]:
+    """Return such folders of the driver's installations."""
+    return _existing(root, driver_root, (f"{installed}{folder}" for installed in _INSTALLED for folder in below))
 
 
 def _library_folders(root: Root, driver_root: str) -> tuple[str, ...]:
@@ -485,8 +479,7 @@ def _library_folders(root: Root, driver_root: str) -> tuple[str, ...]:
     versions = (
         f"{folder}/nvidia/{name}" for folder in folders for name in names(root, f"{driver_root}{folder}/nvidia")
     )
-    found = (_followed(root, driver_root, folder) for folder in (*folders, *versions))
-    return tuple(dict.fromkeys(folder for folder in found if folder is not None))
+    return _existing(root, driver_root, (*folders, *versions))
 
 
 def _configured(root: Root, driver_root: str) -> Iterable[str]:

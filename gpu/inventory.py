@@ -61,7 +61,7 @@ class GPU(msgspec.Struct, frozen=True):
         kind: a whole function, a virtual function or a partition.
         vendor_id: PCI vendor; None if it cannot be read and nothing else reveals it.
         device_id: PCI device.
-        functions: the GPU's own first, then the slot's others (sound, USB) that go with it into a virtual machine.
+        functions: the GPU's own first, then those (sound, USB) that go with it into a virtual machine.
         model: the product name.
         driver_version: the version of the driver's kernel module, unchanged.
         uuid: the vendor's identity of the chip (`GPU-...`).

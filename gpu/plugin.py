@@ -25,7 +25,7 @@ from dranode.driver.machine.udev import Events, opened, watch
 from dranode.gpu import health, vfio
 from dranode.gpu.config import GPUConfig, parse_gpu_config
 from dranode.gpu.devices import attribute_names, counters, gpu_devices
-from dranode.gpu.edits import complete, lacking_user_space, refused_claims
+from dranode.gpu.edits import complete, foreseeable_problems
 from dranode.gpu.grants import Intent, gpu_sources, grant_gpus
 from dranode.gpu.health import AERCounts
 from dranode.gpu.inventory import ADDRESS, GPUInventory
@@ -106,15 +106,12 @@ class GPUPlugin(Plugin, Configures):
             self._condition = health.present(self._condition, inventory, self._clock())
             self._published = health.taints(self._condition)
             taints = self._published if self._tainted else {}
+        served = (gpu for gpu in inventory.gpus if not gpu.unserved)
         return Inventory(
             devices=gpu_devices(inventory, shared=self._shared, taints=taints),
             counters=counters(inventory),
             hardware=inventory,
-            warnings=(
-                *inventory.warnings,
-                *refused_claims(self._root, (gpu for gpu in inventory.gpus if not gpu.unserved)),
-                *lacking_user_space(self._root),
-            ),
+            warnings=(*inventory.warnings, *foreseeable_problems(self._root, served)),
             sources={gpu.name: frozenset((gpu.source,)) for gpu in inventory.gpus},
         )
 

@@ -32,23 +32,11 @@ PROC_NVIDIA: Final = "proc/driver/nvidia"
 GPU_CLASSES: Final = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
 _ACCELERATOR: Final = 0x1200
 
-# PCI vendors of adapters that only display (servers' management controllers, hypervisors) and cannot compute.
-DISPLAYS: Final = {
-    0x1013: "Cirrus Logic",
-    0x1023: "Trident",
-    0x102B: "Matrox",
-    0x1234: "Bochs",
-    0x126F: "Silicon Motion",
-    0x1414: "Hyper-V",
-    0x15AD: "VMware",
-    0x18CA: "XGI",
-    0x1A03: "ASPEED",
-    0x1AB8: "Parallels",
-    0x1AF4: "virtio",
-    0x1B36: "QXL",
-    0x5333: "S3",
-    0x80EE: "VirtualBox",
-}
+# PCI vendors of adapters that only display (servers' management controllers, hypervisors) and cannot compute: Cirrus
+# Logic, Trident, Matrox, Bochs, Silicon Motion, Hyper-V, VMware, XGI, ASPEED, Parallels, virtio, QXL, S3, VirtualBox.
+DISPLAYS: Final = frozenset(
+    {0x1013, 0x1023, 0x102B, 0x1234, 0x126F, 0x1414, 0x15AD, 0x18CA, 0x1A03, 0x1AB8, 0x1AF4, 0x1B36, 0x5333, 0x80EE}
+)
 
 # Every sysfs has one of these, also on a machine without PCI. If both are missing, sysfs was not seen.
 _ANY_SYS: Final = ("sys/bus", "sys/devices")
@@ -155,7 +143,7 @@ class PCI:
             link_width=self._link_width(folder) if parent is None else None,
             memory=self._memory(folder, function.driver) if parent is None else None,
             parent=parent,
-            iommu_group=link_name(self.root, f"{folder}/iommu_group"),
+            iommu_group=self._group(address),
         )
 
     def virtual_functions(self, address: str) -> dict[str, int]:
@@ -170,9 +158,18 @@ class PCI:
         return functions
 
     def _companions(self, address: str) -> tuple[Function, ...]:
-        """Return the slot's other functions that are not GPUs: sound, USB."""
+        """Return the functions of its slot and IOMMU group that are not GPUs: sound, USB.
+
+        A virtual machine gets a whole group. Functions of other groups stay: a processor with a GPU has the node's
+        USB controllers in the same slot.
+        """
+        group = self._group(address)
         others = (other for other in self._slots.get(address[:-2], ()) if other != address)
-        return tuple(pci_function(self.root, other) for other in others if self.left_out(other) == "")
+        goes_with_it = (other for other in others if self.left_out(other) == "" and self._group(other) == group)
+        return tuple(pci_function(self.root, other) for other in goes_with_it)
+
+    def _group(self, address: str) -> str | None:
+        return link_name(self.root, f"{PCI_DEVICES}/{address}/iommu_group")
 
     def _link_speed(self, folder: str) -> int | None:
         match = _SPEED.match(read_attribute(self.root, f"{folder}/max_link_speed") or "")

@@ -214,8 +214,11 @@ def test_exclusive_use_of_a_share_is_refused() -> None:
     assert message.startswith(f'request "gpu" with device "{FIRST}" of claim default/mine asks for an exclusive GPU')
 
 
-def test_vfio_records_the_drivers_of_the_gpu_and_its_sound_function() -> None:
-    (one,) = give(laptop(), result("gpu-0000-01-00-0"), configs=(config(mode="vfio"),)).grants
+def test_vfio_records_the_drivers_of_the_functions_in_the_gpus_iommu_group() -> None:
+    machine = laptop()
+    machine.driver("xhci_hcd")
+    machine.pci("0000:01:00.2", 0x1022, 0x1639, 0x0C0330, driver="xhci_hcd", group=99)
+    (one,) = give(machine, result("gpu-0000-01-00-0"), configs=(config(mode="vfio"),)).grants
     assert meant(one).homes == (
         Home(address="0000:01:00.0", driver="nvidia"),
         Home(address="0000:01:00.1", driver="snd_hda_intel"),

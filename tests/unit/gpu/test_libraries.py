@@ -6,7 +6,8 @@ import pytest
 
 from dranode.api.errors import MachineError
 from dranode.gpu.config import GPUMode
-from dranode.gpu.edits import lacking_user_space, user_space
+from dranode.gpu.edits import user_space
+from dranode.gpu.plugin import GPUPlugin
 from dranode.sim.machines.tree import Link
 from tests.fakes.gpu import Machine
 from tests.fakes.gpu_machines import hgx
@@ -130,24 +131,23 @@ def test_libraries_are_also_where_those_of_a_package_store_refer_to_them() -> No
 
 def test_a_node_without_the_running_drivers_libraries_is_named() -> None:
     machine = with_libraries(version="560.1.1")
-    (sentence,) = lacking_user_space(machine.root())
-    assert sentence.startswith(f"NVIDIA's driver {VERSION} runs, and neither its libraries nor a CDI spec of")
+    (sentence,) = GPUPlugin(machine.root()).discover().warnings
+    assert sentence.startswith(
+        f"containers find no driver of GPU {ADDRESS} unless their image has libcuda.so.{VERSION}: "
+    )
     machine.put("etc/cdi/nvidia.yaml", vendor_spec())
-    assert not tuple(lacking_user_space(machine.root()))
+    assert not GPUPlugin(machine.root()).discover().warnings
     machine.failures[DEBIAN] = errno.EACCES
     machine.remove("etc/cdi/nvidia.yaml")
-    assert "so it is not known whether containers get" in next(iter(lacking_user_space(machine.root())))
+    assert "will be refused: /usr/lib/" in GPUPlugin(machine.root()).discover().warnings[0]
 
 
 def test_programs_that_ask_the_linkers_cache_are_told_where_the_library_is() -> None:
     assert user_space(with_libraries().root(), ADDRESS, GPUMode.COMPUTE).env == ("TRITON_LIBCUDA_PATH=/usr/lib64",)
 
 
-def test_vfio_mounts_nothing() -> None:
+def test_vfio_mounts_nothing_and_other_mounts_are_read_only() -> None:
     assert not user_space(with_libraries().root(), ADDRESS, GPUMode.VFIO)
-
-
-def test_mounts_are_read_only() -> None:
     options = {mount.options for mount in user_space(with_libraries().root(), ADDRESS, GPUMode.COMPUTE).mounts}
     assert options == {("ro", "nosuid", "nodev", "bind")}
 

@@ -1,4 +1,5 @@
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from dranode.gpu.nvml import NVMLFacts, NVMLLibrary
@@ -8,27 +9,6 @@ class NVMLError(Exception):
     def __init__(self, value: int) -> None:
         super().__init__(value)
         self.value = value
-
-
-@dataclass
-class Bus:
-    busId: str | bytes  # noqa: N815 - NVML's name
-
-
-@dataclass
-class Memory:
-    total: int
-
-
-@dataclass
-class Value:
-    uiVal: int  # noqa: N815 - NVML's name
-
-
-@dataclass
-class Field:
-    value: Value
-    nvmlReturn: int = 0  # noqa: N815 - NVML's name
 
 
 @dataclass
@@ -95,26 +75,27 @@ class Library:
         assert kinds == self.nvmlEventTypeXidCriticalError
         del handle, events
 
-    def nvmlDeviceGetPciInfo(self, handle: int) -> Bus:  # noqa: N802 - NVML's name
+    def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802 - NVML's name
         self._check(handle)
-        return Bus(self.buses[handle])
+        return SimpleNamespace(busId=self.buses[handle])
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:  # noqa: N802 - NVML's name
         self._check(handle)
         return (9, handle)
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Memory:  # noqa: N802 - NVML's name
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802 - NVML's name
         self._check(handle, "memory")
-        return Memory(80 << 30 | handle)
+        return SimpleNamespace(total=80 << 30 | handle)
 
     def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:  # noqa: N802 - NVML's name
         self._check(handle, "mig")
         return [int(handle in self.mig), int(handle in self.mig)]
 
-    def nvmlDeviceGetFieldValues(self, handle: int, numbers: list[int]) -> list[Field]:  # noqa: N802 - NVML's name
+    def nvmlDeviceGetFieldValues(self, handle: int, numbers: list[int]) -> list[SimpleNamespace]:  # noqa: N802 - NVML's name
         self._check(handle, "fields")
         assert numbers == [230]
-        return [Field(Value(self.actions.get(handle, 0)), 0 if handle in self.actions else 3)]
+        value = SimpleNamespace(uiVal=self.actions.get(handle, 0))
+        return [SimpleNamespace(value=value, nvmlReturn=0 if handle in self.actions else 3)]
 
     def nvmlDeviceGetUUID(self, handle: int) -> bytes:  # noqa: N802 - NVML's name
         self._check(handle)

@@ -195,14 +195,10 @@ def test_a_gpu_whose_numa_node_is_its_own_memory_is_near_the_local_cpus() -> Non
     assert found(machine).gpus[0].numa_node == 0
 
 
-def test_a_server_without_gpus_has_none() -> None:
-    assert found(plain()) == GPUInventory()
-
-
-def test_a_machine_without_pci_has_none() -> None:
+def test_a_server_without_gpus_and_a_machine_without_pci_have_none() -> None:
     without = Machine()
     without.put("sys/devices/system/cpu/online", "0")
-    assert found(without) == GPUInventory()
+    assert found(plain()) == found(without) == GPUInventory()
 
 
 def test_an_empty_bus_on_a_machine_with_pci_is_a_warning() -> None:
