@@ -91,7 +91,7 @@ def cluster() -> Iterator[ApiServer]:
     with api_server() as api:
         for resource, document in (
             ("deviceclasses", CLASS),
-            ("resourceslices", slice_of("n")),
+            ("resourceslices", slice_of("w")),
             ("resourceclaims", claim("one", 1)),
             ("nodes", node()),
             ("pods", pod("p", "one")),

@@ -19,7 +19,7 @@ def test_a_cluster_is_read_and_never_written(tmp_path: Path) -> None:
         api.faults.append(Fault(path="/events", times=9, status=403))
         for resource, document in (
             ("deviceclasses", CLASS),
-            ("resourceslices", slice_of("n")),
+            ("resourceslices", slice_of("w")),
             ("resourceclaims", claim("held", 1, "gpu-0")),
             ("resourceclaims", claim("big", 2)),
             ("nodes", node()),

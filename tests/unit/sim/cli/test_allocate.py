@@ -64,9 +64,9 @@ def where(rows: list[dict[str, Any]]) -> list[tuple[str, str | None, list[str]]]
 
 
 def test_claims_are_allocated_one_after_another_on_the_slices_nodes(tmp_path: Path) -> None:
-    status, rows = run(tmp_path, [CLASS, gpus("a", 1), gpus("b", 1), claim("x"), claim("y"), claim("z")])
+    status, rows = run(tmp_path, [CLASS, gpus("a", 1), gpus("b", 1), claim("x"), claim("v"), claim("z")])
     assert status == 1
-    assert where(rows) == [("x", "a", ["gpu-0"]), ("y", "b", ["gpu-0"]), ("z", None, [])]
+    assert where(rows) == [("x", "a", ["gpu-0"]), ("v", "b", ["gpu-0"]), ("z", None, [])]
     assert set(rows[0]) == {"namespace", "name", "node", "allocation", "error", "scope", "notes"}
     assert rows[0]["error"] is None
     assert rows[2]["scope"] is None
@@ -92,19 +92,19 @@ def test_the_claims_of_a_pod_are_allocated_together_or_not_at_all(tmp_path: Path
         gpus("a", 1),
         gpus("b", 2),
         claim("x"),
-        claim("y"),
+        claim("v"),
         claim("z"),
         claim("w", 3),
-        pod("p", "x", "y"),
+        pod("p", "x", "v"),
     ]
     status, rows = run(tmp_path, [*documents, pod("q", "z", "w")])
     assert status == 1
-    assert where(rows) == [("x", "b", ["gpu-0"]), ("y", "b", ["gpu-1"]), ("z", None, []), ("w", None, [])]
+    assert where(rows) == [("x", "b", ["gpu-0"]), ("v", "b", ["gpu-1"]), ("z", None, []), ("w", None, [])]
 
 
 def test_a_pod_is_not_told_about_the_claims_of_a_similar_pod(tmp_path: Path) -> None:
     claims = [claim(name, 2) for name in ("a", "b", "c", "d")]
-    _, rows = run(tmp_path, [gpus("n", 3), CLASS, *claims, pod("first", "a", "b"), pod("second", "c", "d")])
+    _, rows = run(tmp_path, [gpus("m", 3), CLASS, *claims, pod("first", "a", "b"), pod("second", "c", "d")])
     errors = {row["name"]: row["error"] for row in rows}
     assert "request r of claim 2 of 2 needs 2 devices of class gpu; only 1 of 3 fits" in errors["d"]
     assert len({*errors.values()}) == 1
@@ -172,7 +172,7 @@ def test_a_missing_claim_stops_its_pod(tmp_path: Path) -> None:
 
 def test_the_table_has_devices_and_nearest_misses(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
-    path.write_text(yaml.safe_dump_all([CLASS, gpus("a", 1), claim("x"), claim("y")]), encoding="utf-8")
+    path.write_text(yaml.safe_dump_all([CLASS, gpus("a", 1), claim("x"), claim("v")]), encoding="utf-8")
     result = CliRunner().invoke(command, [str(path)])
     assert result.exit_code == 1
     assert "gpu.example.com/a/gpu-0" in result.stdout

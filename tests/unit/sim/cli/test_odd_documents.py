@@ -29,7 +29,7 @@ POD = {
 
 
 def claim_with_cpus(cpus: Any) -> dict[str, Any]:
-    result = {"request": "r", "driver": "cpu.example.com", "pool": "n", "device": "d"}
+    result = {"request": "r", "driver": "cpu.example.com", "pool": "w", "device": "d"}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -37,7 +37,7 @@ def claim_with_cpus(cpus: Any) -> dict[str, Any]:
         "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "cpu"}}]}},
         "status": {
             "allocation": {"devices": {"results": [result]}},
-            "devices": [{"driver": "cpu.example.com", "pool": "n", "device": "d", "data": {"cpus": cpus}}],
+            "devices": [{"driver": "cpu.example.com", "pool": "w", "device": "d", "data": {"cpus": cpus}}],
         },
     }
 
@@ -68,7 +68,7 @@ def test_a_page_of_a_claim_with_any_status_is_drawn(tmp_path: Path, cpus: Any) -
 @pytest.mark.parametrize("command", ["allocate", "fit", "report", "check", "bundle"])
 @pytest.mark.parametrize("place", ["quantity", "expression", "pool", "count", "number"])
 def test_a_number_of_many_digits_is_one_error(tmp_path: Path, command: str, place: str) -> None:
-    pool = {"name": f"n{LONG}" if place == "pool" else "n", "generation": 1, "resourceSliceCount": 1}
+    pool = {"name": f"w{LONG}" if place == "pool" else "w", "generation": 1, "resourceSliceCount": 1}
     capacity = {"memory": {"value": LONG if place == "quantity" else "1"}}
     slice_ = {
         "apiVersion": "resource.k8s.io/v1",
@@ -76,7 +76,7 @@ def test_a_number_of_many_digits_is_one_error(tmp_path: Path, command: str, plac
         "metadata": {"name": "s"},
         "spec": {
             "driver": "d.example.com",
-            "nodeName": "n",
+            "nodeName": "w",
             "pool": pool,
             "devices": [{"name": "d", "capacity": capacity}],
         },
@@ -148,8 +148,8 @@ SLICE = {
     "metadata": {"name": "s"},
     "spec": {
         "driver": "d.example.com",
-        "nodeName": "n",
-        "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+        "nodeName": "w",
+        "pool": {"name": "w", "generation": 1, "resourceSliceCount": 1},
         "devices": [{"name": "d"}],
     },
 }
@@ -170,7 +170,7 @@ def changed(document: dict[str, Any], **fields: Any) -> dict[str, Any]:
     [
         (changed(SLICE, devices=[{"name": "D"}]), 'spec.devices[0].name: "D" is not a DNS label'),
         (
-            changed(SLICE, pool={"name": "n", "generation": 1}),
+            changed(SLICE, pool={"name": "w", "generation": 1}),
             "spec.pool.resourceSliceCount: 0 must be greater than zero",
         ),
         (changed(SLICE, nodeName=None), "spec: exactly one of nodeName, nodeSelector, allNodes"),
@@ -187,7 +187,7 @@ def test_a_slice_or_rule_that_an_api_server_would_refuse_is_refused(
     result = run(tmp_path, [document], "check")
     assert result.exit_code == 1
     assert error in result.stdout
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "w"}}
     for command in ("allocate", "fit"):
         refused = run(tmp_path, [node, EXTENDED, POD, document], command).exception
         assert error in str(refused), command

@@ -37,7 +37,7 @@ def dump(path: Path, *documents: dict[str, Any]) -> str:
 
 def test_a_dump_of_a_cluster_becomes_a_page(tmp_path: Path) -> None:
     file = dump(
-        tmp_path / "cluster.yaml", CLASS, slice_of("n"), claim("held", 1, "gpu-0"), claim("big", 2), pod("p", "big")
+        tmp_path / "cluster.yaml", CLASS, slice_of("w"), claim("held", 1, "gpu-0"), claim("big", 2), pod("p", "big")
     )
     done = report(tmp_path, file)
     assert done.exit_code == 0, done.output
@@ -48,8 +48,8 @@ def test_a_dump_of_a_cluster_becomes_a_page(tmp_path: Path) -> None:
 
 
 def test_a_dump_can_be_compared_with_an_earlier_one(tmp_path: Path) -> None:
-    before = dump(tmp_path / "before.yaml", slice_of("n"), slice_of("gone"), claim("a", 1, "gpu-0"))
-    after = dump(tmp_path / "after.yaml", slice_of("n"), claim("b", 1, "gpu-1"))
+    before = dump(tmp_path / "before.yaml", slice_of("w"), slice_of("gone"), claim("a", 1, "gpu-0"))
+    after = dump(tmp_path / "after.yaml", slice_of("w"), claim("b", 1, "gpu-1"))
     assert report(tmp_path, "--before", before, after, "--svg", str(tmp_path / "cluster.svg")).exit_code == 0
     shown = data(tmp_path)
     assert [(each["title"], [one[0] for one in each["claims"]]) for each in shown["moments"]] == [
@@ -58,16 +58,16 @@ def test_a_dump_can_be_compared_with_an_earlier_one(tmp_path: Path) -> None:
     ]
     assert [(node[0], node[3]) for node in shown["nodes"]] == [
         ("gone", ["gone: pool gone is only in the earlier dump"]),
-        ("n", []),
+        ("w", []),
     ]
     assert ">before<" in (tmp_path / "cluster.svg").read_text()
 
 
 def test_without_claims_nothing_is_shown_as_free(tmp_path: Path) -> None:
-    assert report(tmp_path, dump(tmp_path / "cluster.yaml", CLASS, slice_of("n"))).exit_code == 0
+    assert report(tmp_path, dump(tmp_path / "cluster.yaml", CLASS, slice_of("w"))).exit_code == 0
     (moment,) = data(tmp_path)["moments"]
     assert moment["unknown"] == ["gpu.example.com"]
-    assert report(tmp_path, dump(tmp_path / "cluster.yaml", slice_of("n"), claim("a", 1))).exit_code == 0
+    assert report(tmp_path, dump(tmp_path / "cluster.yaml", slice_of("w"), claim("a", 1))).exit_code == 0
     assert data(tmp_path)["moments"][0]["unknown"] == []
 
 

@@ -27,7 +27,7 @@ CLUSTER: list[dict[str, Any]] = [
     {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": "n", "labels": {"kubernetes.io/hostname": "n"}},
+        "metadata": {"name": "w", "labels": {"kubernetes.io/hostname": "w"}},
         "status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "110"}},
     },
     {
@@ -42,8 +42,8 @@ CLUSTER: list[dict[str, Any]] = [
         "metadata": {"name": "s"},
         "spec": {
             "driver": "gpu.example.com",
-            "nodeName": "n",
-            "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+            "nodeName": "w",
+            "pool": {"name": "w", "generation": 1, "resourceSliceCount": 1},
             "devices": [
                 {"name": f"gpu-{n}", "attributes": {"resource.kubernetes.io/numaNode": {"int": n // 2}}}
                 for n in range(4)
@@ -85,7 +85,7 @@ def test_allocate_gives_each_pod_of_a_deployment_a_device(tmp_path: Path) -> Non
 def test_fit_asks_for_each_pod_of_a_deployment(tmp_path: Path) -> None:
     result = run(tmp_path, [*CLUSTER, deployment(5)], "fit", "-o", "json")
     assert result.exit_code == 1
-    assert [each["node"] for each in json.loads(result.stdout)["pods"]] == ["n", "n", "n", "n", None]
+    assert [each["node"] for each in json.loads(result.stdout)["pods"]] == ["w", "w", "w", "w", None]
 
 
 def test_report_shows_the_pods_of_a_deployment_as_waiting(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_bundle_leaves_out_what_a_deployments_pods_would_take(tmp_path: Path) ->
 
 def test_a_daemon_set_has_a_pod_on_the_node_given_to_allocate(tmp_path: Path) -> None:
     daemon = deployment(0) | {"kind": "DaemonSet"}
-    result = run(tmp_path, [*CLUSTER, daemon], "allocate", "-o", "json", "--node", "n")
-    assert [each["node"] for each in json.loads(result.stdout)] == ["n"]
+    result = run(tmp_path, [*CLUSTER, daemon], "allocate", "-o", "json", "--node", "w")
+    assert [each["node"] for each in json.loads(result.stdout)] == ["w"]
 
 
 @pytest.mark.parametrize("command", ["allocate", "fit", "bundle", "report", "check"])

@@ -270,17 +270,17 @@ spec: {driver: gpu, nodeName: old, pool: {name: old, generation: 4, resourceSlic
 ---
 apiVersion: resource.k8s.io/v1
 kind: ResourceSlice
-metadata: {name: y}
+metadata: {name: v}
 spec: {driver: gpu, nodeName: old, pool: {name: extra, generation: 1, resourceSliceCount: 1}, devices: [{name: g}]}
 """,
         encoding="utf-8",
     )
     made = slices_of(read_nodes(written(tmp_path, "nodes: [{name: w, slices: gpu.yaml, count: 2}]")), lambda _: [])
     assert [(one.spec.node_name, one.spec.pool.name) for one in made] == [
-        ("n-0", "n-0"),
-        ("n-0", "n-0/extra"),
-        ("n-1", "n-1"),
-        ("n-1", "n-1/extra"),
+        ("w-0", "w-0"),
+        ("w-0", "w-0/extra"),
+        ("w-1", "w-1"),
+        ("w-1", "w-1/extra"),
     ]
 
 

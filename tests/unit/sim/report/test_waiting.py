@@ -30,7 +30,7 @@ def slice_of(node: str, count: int = 2) -> dict[str, Any]:
 
 def claim(name: str, count: int, *held: str) -> dict[str, Any]:
     request = {"name": "r", "exactly": {"deviceClassName": "gpu", "count": count}}
-    results = [{"request": "r", "driver": "gpu.example.com", "pool": "n", "device": device} for device in held]
+    results = [{"request": "r", "driver": "gpu.example.com", "pool": "w", "device": device} for device in held]
     return {
         "kind": "ResourceClaim",
         "metadata": {"name": name, "namespace": "ns", "uid": name},
@@ -50,7 +50,7 @@ def pod(name: str, *claims: str, phase: str = "Pending", message: str = "", **sp
     }
 
 
-def node(name: str = "n", **labels: str) -> dict[str, Any]:
+def node(name: str = "w", **labels: str) -> dict[str, Any]:
     room = {"cpu": "64", "memory": "256Gi", "pods": "110"}
     return {"kind": "Node", "metadata": {"name": name, "labels": labels}, "status": {"allocatable": room}}
 
@@ -66,7 +66,7 @@ def judged(*documents: dict[str, Any]) -> dict[str, WaitingPod]:
 
 
 def test_the_schedulers_message_comes_before_the_models() -> None:
-    found = judged(slice_of("n"), claim("held", 1, "gpu-0"), claim("big", 2), pod("p", "big", message="0/1 nodes"))
+    found = judged(slice_of("w"), claim("held", 1, "gpu-0"), claim("big", 2), pod("p", "big", message="0/1 nodes"))
     scheduler, model, *groups = found["ns/p"].reasons
     assert scheduler == "kube-scheduler: 0/1 nodes"
     assert model == "the simulated scheduler says: 0/1 nodes are available: 1 cannot allocate all claims."
@@ -75,20 +75,20 @@ def test_the_schedulers_message_comes_before_the_models() -> None:
 
 
 def test_each_pod_is_judged_on_the_cluster_as_it_is() -> None:
-    found = judged(slice_of("n"), claim("a", 2), claim("b", 2), pod("p", "a"), pod("q", "b"))
+    found = judged(slice_of("w"), claim("a", 2), claim("b", 2), pod("p", "a"), pod("q", "b"))
     for name in ("ns/p", "ns/q"):
-        assert found[name].reasons[0] == "it fits on node n now"
+        assert found[name].reasons[0] == "it fits on node w now"
 
 
 def test_other_reasons_than_claims_are_reported() -> None:
-    found = judged(slice_of("n"), claim("a", 1), pod("p", "a", nodeSelector={"disk": "ssd"}))
+    found = judged(slice_of("w"), claim("a", 1), pod("p", "a", nodeSelector={"disk": "ssd"}))
     assert "didn't match Pod's node affinity/selector" in found["ns/p"].reasons[0]
 
 
 def test_claims_that_are_missing_or_not_generated_are_named() -> None:
     entry = {"name": "late", "resourceClaimTemplateName": "t"}
     late = {**pod("late"), "spec": {"resourceClaims": [entry]}}
-    found = judged(slice_of("n"), pod("p", "gone"), late)
+    found = judged(slice_of("w"), pod("p", "gone"), late)
     assert found["ns/p"].reasons == ("claim ns/gone does not exist",)
     assert found["ns/late"].reasons == ('the claim for its entry "late" does not exist yet',)
 
@@ -103,21 +103,21 @@ def test_a_pod_whose_claims_are_allocated_waits_for_what_its_events_say() -> Non
         "involvedObject": {"kind": "Pod", "namespace": "ns", "name": "p"},
     }
     held = claim("held", 1, "gpu-0")
-    assert judged(slice_of("n"), held, pod("p", "held", nodeName="n"), event)["ns/p"].reasons == (
+    assert judged(slice_of("w"), held, pod("p", "held", nodeName="w"), event)["ns/p"].reasons == (
         "FailedPrepareDynamicResources: the driver is not registered",
     )
-    (silent,) = judged(slice_of("n"), held, pod("p", "held", nodeName="n"))["ns/p"].reasons
+    (silent,) = judged(slice_of("w"), held, pod("p", "held", nodeName="w"))["ns/p"].reasons
     assert silent == "the reason is unknown; see kubectl describe pod -n ns p"
 
 
 def test_only_pods_with_claims_and_lonely_claims_wait() -> None:
-    found = judged(slice_of("n"), claim("a", 1), claim("lonely", 9), pod("p", "a", phase="Running"), pod("plain"))
+    found = judged(slice_of("w"), claim("a", 1), claim("lonely", 9), pod("p", "a", phase="Running"), pod("plain"))
     assert list(found) == ["ns/lonely"]
     assert found["ns/lonely"].reasons[0].startswith("no known pod uses it")
 
 
 def test_without_slices_classes_or_nodes_nothing_is_guessed() -> None:
-    for documents in ((slice_of("n"), CLASS), (CLASS, node()), (slice_of("n"), node())):
+    for documents in ((slice_of("w"), CLASS), (CLASS, node()), (slice_of("w"), node())):
         (only,), notes = waiting(cluster_seen(sources(claim("a", 1), pod("p", "a"), *documents)), Features())
         assert only.reasons == ("the reason is unknown; see kubectl describe pod -n ns p",)
         assert notes == ()
@@ -126,11 +126,11 @@ def test_without_slices_classes_or_nodes_nothing_is_guessed() -> None:
 def test_what_the_model_cannot_judge_is_noted_and_the_pod_is_still_shown() -> None:
     broken = {"matchExpressions": [{"key": "a", "operator": "Near"}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [broken]}}}
-    documents = sources(CLASS, node(), slice_of("n"), claim("a", 1), pod("p", "a", message="m", affinity=affinity))
+    documents = sources(CLASS, node(), slice_of("w"), claim("a", 1), pod("p", "a", message="m", affinity=affinity))
     (only,), _ = waiting(cluster_seen(documents), Features())
     assert only.reasons[0] == "kube-scheduler: m"
 
 
 def test_a_broken_document_does_not_keep_other_pods_from_being_judged() -> None:
     broken = {"kind": "ResourceClaim", "metadata": {"name": "broken"}, "status": {"allocation": 7}}
-    assert judged(broken, slice_of("n"), claim("a", 1), pod("p", "a"))["ns/p"].reasons[0] == "it fits on node n now"
+    assert judged(broken, slice_of("w"), claim("a", 1), pod("p", "a"))["ns/p"].reasons[0] == "it fits on node w now"
