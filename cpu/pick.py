@@ -4,9 +4,11 @@ The pick consists of candidates only and depends only on the arguments. The func
 `l3: require` are in `pick_packed`; those for spread picks and for picks over NUMA nodes are here. The policies combine:
 
 - `order: untouched-first`, the default, takes threads of cores that other claims use only if the other cores have too
-  few. It completes a core that the same claim uses before it takes another one. `order: reference` is dra-driver-cpu's
-  order, which first fills the cores that are partly taken. Without such cores both orders give the same answer, except
-  for `spread`: the reference takes free nodes, packages and caches whole first, which leaves nothing to spread.
+  few. It completes a core that the same claim uses before it takes another one, and a packed pick is in as few
+  packages, NUMA nodes and caches as possible. `order: reference` is dra-driver-cpu's order, which first fills the cores
+  that are partly taken and the places with the fewest free CPUs. If the reference's answer avoids such cores and uses
+  one place, both orders give the same, except for `spread`: the reference takes free nodes, packages and caches whole
+  first, which leaves nothing to spread.
 - If the untouched cores are not enough for balance over NUMA nodes or for required L3 caches, these come before the
   order.
 - `threads`: with whole cores (`full-core`, `one-per-core`) only cores whose threads are all candidates are used.
@@ -19,10 +21,12 @@ The pick consists of candidates only and depends only on the arguments. The func
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, combinations, zip_longest
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import accumulate, chain, combinations, zip_longest
 from math import comb, floor, lcm, sqrt
-from typing import Final
+from operator import or_
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -42,6 +46,8 @@ from dranode.cpu.pick_packed import (
     sums,
 )
 from dranode.cpu.topology import CPUGroups, Topology
+
+T = TypeVar("T")
 
 # NUMA-distributed picks (KEP-2902): the same number of CPUs from every NUMA node that is needed. They use the smallest
 # number of nodes over which the count can be divided evenly in steps of a group size, and of the possible node sets,
@@ -276,7 +282,8 @@ def pick(
     if group is not None and group < 1:
         raise UsageError(f"a group of {group} CPUs is impossible; a group has at least 1")
     free = candidates & topology.online
-    wishes = _Wishes(policy, group or 1, threads, l3)
+    together = order is Order.UNTOUCHED_FIRST and policy is PickPolicy.PACKED
+    wishes = _Wishes(policy, group or 1, threads, l3, together=together)
     if order is Order.UNTOUCHED_FIRST and policy is PickPolicy.SPREAD:
         return _spread(topology, free, count, wishes, own)
     if order is Order.UNTOUCHED_FIRST and threads is Threads.ANY:
@@ -285,12 +292,13 @@ def pick(
 
 
 class _Wishes(msgspec.Struct, frozen=True):
-    """The arguments of `pick`, except the order."""
+    """The arguments of `pick`; `together` is whether one cache, NUMA node or package comes before the order."""
 
     policy: PickPolicy
     group: int
     threads: Threads
     l3: L3
+    together: bool
 
     @property
     def whole(self) -> bool:
@@ -362,14 +370,51 @@ def _fewest_touched(topology: Topology, free: CPUSet, untouched: CPUSet, count: 
 
 
 def _in_reference_order(topology: Topology, candidates: CPUSet, count: int, wishes: _Wishes) -> Pick:
-    """Pick in dra-driver-cpu's order."""
+    """Pick in dra-driver-cpu's order, and in one place if possible and wished."""
     groups = topology.groups
     free = _candidates(groups, candidates, whole=wishes.whole)
+    held = _held(groups, free, count, wishes)
+    if held is not None and wishes.together:
+        held = _together(groups, free, held, wishes)
+    return _answer(groups, free, count, held, wishes)
+
+
+def _held(groups: CPUGroups, free: int, count: int, wishes: _Wishes) -> int | None:
     held = _by_policy(groups, free, count, wishes)
     caches = _caches(groups, free, wishes)
     if caches is not None and (held is None or not caches.accept(held)):
         held = required(groups, caches, count, spread=wishes.policy is PickPolicy.SPREAD, whole=wishes.whole)
-    return _answer(groups, free, count, held, wishes)
+    return held
+
+
+def _together(groups: CPUGroups, free: int, held: int, wishes: _Wishes) -> int:
+    """Return a pick from as few packages, then NUMA nodes, then L3 caches as possible; the given one if it is equal.
+
+    The reference uses up the places with the fewest free CPUs, so it takes CPUs from several although one has enough.
+    """
+    kinds = (groups.numa, groups.packages) if groups.numa_on_top else (groups.packages, groups.numa)
+    kinds = (*kinds, groups.l3) if wishes.l3 is L3.PREFER else kinds
+    count, inside = held.bit_count(), free
+    for masks in kinds:
+        for near in (near for base in (free, inside) for near in _in_fewest(groups, masks, base, count, wishes)):
+            if _places((masks,), near) < _places((masks,), held):
+                nearer = _held(groups, near, count, wishes)
+                if nearer and nearer.bit_count() == count and _places(kinds, nearer) < _places(kinds, held):
+                    held = nearer
+        inside = reduce(or_, [mask & free for mask in masks if mask & held], 0)
+    return held
+
+
+def _in_fewest(groups: CPUGroups, masks: Sequence[int], free: int, count: int, wishes: _Wishes) -> Iterator[int]:
+    """Yield the candidates in the fewest places with enough: with a small one for the rest, and in the largest ones."""
+    places = [_candidates(groups, CPUSet.of_mask(mask & free), whole=wishes.whole) for mask in masks]
+    for ordered in (_fewest(places, count, int.bit_count), sorted(places, key=int.bit_count, reverse=True)):
+        yield next((near for near in accumulate(ordered, or_) if near.bit_count() >= count), 0)
+
+
+def _places(kinds: Iterable[Sequence[int]], picked: int) -> tuple[int, ...]:
+    """Return how many groups of each kind the CPUs are in."""
+    return tuple(sum([1 for mask in masks if mask & picked]) for masks in kinds)
 
 
 def _candidates(groups: CPUGroups, free: CPUSet, *, whole: bool) -> int:
@@ -574,18 +619,18 @@ def _spread_in_turn(groups: CPUGroups, free: int, count: int, own: int, *, few_c
     if not few_caches:
         return [core for turn in (*zip_longest(*fresh), *zip_longest(*started)) for core in turn if core]
     known = sum(1 for index in order if groups.l3[index] & own)
-    rest = _fewest(fresh[known:], count - sum(map(len, fresh[:known])))
+    rest = _fewest(fresh[known:], count - sum(map(len, fresh[:known])), len)
     return [*chain(*fresh[:known]), *chain(*rest), *chain(*started)]
 
 
-def _fewest(caches: list[list[int]], count: int) -> list[list[int]]:
-    """Order the caches so that as few as possible give the count: the largest first, and a small one for the rest."""
-    ordered = sorted(caches, key=len, reverse=True)
-    for index, cache in enumerate(ordered):
-        if count <= len(cache):
-            # The smallest cache that has enough gives the rest, so that the others stay whole.
-            last = min(range(index, len(ordered)), key=lambda place: (len(ordered[place]) < count, len(ordered[place])))
+def _fewest(places: list[T], count: int, size: Callable[[T], int]) -> list[T]:
+    """Order places so that as few as possible give the count: the largest first, and a small one for the rest."""
+    ordered = sorted(places, key=size, reverse=True)
+    for index, place in enumerate(ordered):
+        if count <= size(place):
+            # The smallest place that has enough gives the rest, so that the others stay whole.
+            last = min(range(index, len(ordered)), key=lambda at: (size(ordered[at]) < count, size(ordered[at])))
             ordered.insert(index, ordered.pop(last))
             break
-        count -= len(cache)
+        count -= size(place)
     return ordered

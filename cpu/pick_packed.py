@@ -7,7 +7,6 @@ are unique both drivers give the same answers, except where the original is wron
 - A core, package or cache is whole if all its own CPUs are free, not if the average number of the machine is free.
   So on an unevenly populated or hybrid machine no CPU is picked that is not free.
 - Equal core ids in two packages are two cores.
-- If one L3 cache has what is missing, in cores that are partly taken, it is not taken from several caches.
 - A group that belongs to two places of the hierarchy is taken once, not counted twice.
 
 Averages still decide two preferences, as in the original: how many cores of an L3 cache are tried for a part of it, and
@@ -162,8 +161,6 @@ def packed(
             taking.take_whole(masks, order(groups, taking.free))
     if taking.need and prefer_l3:
         taking.take_l3(l3_order(groups, taking.free))
-        if taking.need and not spread and (near := _in_one_cache(groups, taking.free, taking.need, whole=whole)):
-            taking.take(near)
     if taking.need and not spread:
         taking.take_cores()
     elif taking.need and whole:
@@ -171,17 +168,6 @@ def packed(
     if taking.need:
         taking.take_cpus(_spread_cpus(groups, taking.free) if spread else core_order(groups, taking.free))
     return taking.taken
-
-
-def _in_one_cache(groups: CPUGroups, free: int, need: int, *, whole: bool) -> int:
-    """Return the missing CPUs from the first L3 cache that has them, if packed would take them from several; else 0."""
-    caches = [groups.l3[index] & free for index in l3_order(groups, free)]
-    enough = [cache for cache in caches if cache.bit_count() >= need]
-    rest = packed(groups, free, need, prefer_l3=False, whole=whole) if enough else 0
-    if not enough or any(rest & cache == rest for cache in caches):
-        return 0
-    inside = (packed(groups, cache, need, prefer_l3=False, whole=whole) for cache in enough)
-    return next((picked for picked in inside if picked.bit_count() == need), 0)
 
 
 class _Taking:

@@ -87,7 +87,7 @@ def test_entries_of_a_mapping_that_do_not_decode_are_named(tmp_path: Path) -> No
 
 
 def test_all_invalid_amounts_of_a_node_are_shown(tmp_path: Path) -> None:
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "w"}}
     found = errors(tmp_path, {**node, "status": {"allocatable": {"cpu": "x", "memory": "-1", "pods": "1"}}})
     assert [path for path, _ in found[0]] == ["status.allocatable[cpu]", "status.allocatable[memory]"]
 
@@ -191,8 +191,8 @@ def test_an_attribute_that_a_device_may_have_is_not_a_warning(tmp_path: Path, ex
 
 def test_attributes_are_compared_with_those_in_slices(tmp_path: Path) -> None:
     devices = [{"name": "d", "attributes": {"model": {"string": "x"}}, "capacity": {"memory": {"value": "8Gi"}}}]
-    pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "gpu.example.com", "nodeName": "n", "pool": pool, "devices": devices}
+    pool = {"name": "w", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.example.com", "nodeName": "w", "pool": pool, "devices": devices}
     slice_ = {"apiVersion": DRA, "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec}
     attribute = 'device.attributes["gpu.example.com"].modle == "x" && device.capacity["gpu.example.com"].mem != null'
     constraints = [{"matchAttribute": "gpu.example.com/model"}, {"matchAttribute": "other.example.com/x"}]
