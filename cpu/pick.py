@@ -392,8 +392,8 @@ def _together(groups: CPUGroups, free: int, held: int, wishes: _Wishes) -> int:
 
     The reference uses up the places with the fewest free CPUs, so it takes CPUs from several although one has enough.
     """
-    kinds = (groups.numa, groups.packages) if groups.numa_on_top else (groups.packages, groups.numa)
-    kinds = (*kinds, groups.l3) if wishes.l3 is L3.PREFER else kinds
+    larger = (groups.numa, groups.packages) if groups.numa_on_top else (groups.packages, groups.numa)
+    kinds = (*larger, groups.l3) if wishes.l3 is L3.PREFER else larger
     count, inside = held.bit_count(), free
     for masks in kinds:
         for near in (near for base in (free, inside) for near in _in_fewest(groups, masks, base, count, wishes)):
