@@ -25,12 +25,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import accumulate, chain, combinations, zip_longest
 from math import comb, floor, lcm, sqrt
-from operator import or_
+from operator import itemgetter, or_
 from typing import Final, TypeVar
 
 import msgspec
 
-from dranode.api.cpuset import CPUSet
+from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.api.errors import ClaimError, UsageError
 from dranode.cpu.options import L3, Order, PickPolicy, Threads
 from dranode.cpu.pick_packed import (
@@ -220,9 +220,6 @@ def _rounded(value: float) -> int:
     return floor(value + 0.5)
 
 
-_NONE: Final = CPUSet()
-
-
 class Pick(msgspec.Struct, frozen=True):
     """The CPUs that a request gets.
 
@@ -257,7 +254,7 @@ def pick(
     threads: Threads = Threads.ANY,
     l3: L3 = L3.PREFER,
     order: Order = Order.UNTOUCHED_FIRST,
-    own: CPUSet = _NONE,
+    own: CPUSet = NO_CPUS,
 ) -> Pick:
     """Pick `count` of the candidates that are online.
 
@@ -552,19 +549,17 @@ def _split(groups: CPUGroups, caches: Caches, count: int, *, whole: bool) -> tup
     """
     kinds = {mask: (mask.bit_count(), _number_of_cores(groups, mask)) for mask in caches.entire}
     everything = Counter(kinds.values())
-    best: tuple[tuple[int, int], Sum, int] | None = None
+    options: list[tuple[tuple[int, int], Sum, int]] = []
     # Caches are alike in a few ways only.
     sums_without = {kind: most(everything - Counter((kind,)), count) for kind in {*everything, (0, 0)}}
     for cache in (0, *caches.free):
         others = sums_without[kinds.get(cache, (0, 0))]
         for size, cores in _cores_given(groups, cache, whole=whole).items():
             if count - size in others:
-                worth = (others[count - size].worth + cores, -size)
-                if best is None or worth > best[0]:
-                    best = worth, others[count - size], cache
-    if best is None:
+                options.append(((others[count - size].worth + cores, -size), others[count - size], cache))
+    if not options:
         return None
-    (_, size), chosen, cache = best
+    (_, size), chosen, cache = max(options, key=itemgetter(0))
     numbers = Counter(chosen.numbers)
     entire = []
     for mask, kind in kinds.items():

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 import msgspec
 
@@ -383,17 +384,11 @@ class Caches(msgspec.Struct, frozen=True):
         if count <= self.largest:
             index = next(index for index, part in enumerate(self.parts) if part >> count & 1)
             return (), self.free[index], count
-        best: tuple[int, int] | None = None
-        if self._others(0) >> count & 1:
-            best = 0, 0
+        options = [(0, 0)] if self._others(0) >> count & 1 else []
         for mask, part in zip(self.free, self.parts, strict=True):
             others = self._others(self._entire_size(mask))
-            for size in _bits(part):
-                if size <= count and others >> count - size & 1 and (best is None or size < best[0]):
-                    best = size, mask
-        if best is None:
-            raise ValueError(f"{count} CPUs cannot be split over the caches")
-        size, cache = best
+            options += [(size, mask) for size in _bits(part) if size <= count and others >> count - size & 1]
+        size, cache = min(options, key=itemgetter(0))
         return subset_of((mask for mask in self.entire if mask != cache), count - size), cache, size
 
 

@@ -20,6 +20,8 @@ SMALL = regular(1, 1, 1, 8, 2)
 SERVER = regular(2, 2, 2, 4, 2)
 # Two cores with 2 threads and four with 1.
 HYBRID = topology({cpu: ([0, 0, 4, 4, 8, 9, 10, 11][cpu], 0, 0, 0) for cpu in range(8)})
+# Packages with a cache of 2, 3 and 4 CPUs each; one core, CPU 4, has a single thread.
+MIXED = topology({cpu: ((cpu + (cpu > 4)) // 2, place := (cpu > 1) + (cpu > 4), 0, place) for cpu in range(9)})
 
 
 def _cpus(machine: Topology, free: str, count: int, **wishes: object) -> str:
@@ -93,7 +95,7 @@ def test_a_second_pick_works_with_an_offline_sibling() -> None:
 def test_a_package_with_fewer_cpus_than_another_is_picked_whole() -> None:
     uneven = topology({cpu: (cpu, int(cpu >= 4), int(cpu >= 4), int(cpu >= 4)) for cpu in range(12)})
     assert _cpus(uneven, "0-11", 4) == "0-3"
-    assert _cpus(uneven, "0-11", 8) == "0-7"
+    assert _cpus(uneven, "0-11", 8, order=Order.REFERENCE) == "0-7"
 
 
 def test_a_package_in_two_numa_nodes_is_picked_once() -> None:
@@ -112,7 +114,7 @@ def test_a_core_in_two_numa_nodes_is_picked_once() -> None:
 def test_cores_are_picked_by_package_if_core_ids_repeat_without_caches() -> None:
     # As one group without a cache, all cores are in one row: 0 to 3 of package 0, then those of package 1.
     bare = topology({cpu: (cpu % 4, cpu % 8 // 4, cpu % 8 // 4, None) for cpu in range(16)})
-    assert _cpus(bare, "2-6,10-14", 6) == "2-4,10-12"
+    assert _cpus(bare, "2-6,10-14", 6, order=Order.REFERENCE) == "2-4,10-12"
 
 
 def test_cpus_without_numa_package_or_cache_information_are_picked() -> None:
@@ -161,21 +163,12 @@ def test_a_core_is_left_out_if_whole_cores_could_not_give_the_rest() -> None:
 
 
 def test_whole_cores_are_spread_in_the_order_of_their_first_cpus() -> None:
-    picked = pick(
-        SMALL, SMALL.online - CPUSet((8,)), 4, policy=PickPolicy.SPREAD, threads=Threads.FULL_CORE, l3=L3.IGNORE
-    )
-    assert picked.cpus == CPUSet.parse("1-2,9-10")
-
-
-@pytest.mark.parametrize("l3", [L3.PREFER, L3.REQUIRE])
-def test_a_cache_that_has_enough_threads_of_partly_taken_cores_is_not_left_for_others(l3: L3) -> None:
-    # Its first two cores have fewer than 4 CPUs, so the reference goes on with the cores of any cache.
-    free = "0,1,2,4-6,36"
-    assert _cpus(SERVER, free, 4, l3=l3) == "4-6,36"
-    assert _error(SERVER, free, 5, l3=L3.REQUIRE).fits == (4,)
+    wishes = {"policy": PickPolicy.SPREAD, "threads": Threads.FULL_CORE, "l3": L3.IGNORE}
+    assert _cpus(SMALL, "0-7,9-15", 4, **wishes) == "1-2,9-10"
 
 
 def test_a_required_cache_refuses_a_count_that_needs_two_caches() -> None:
+    assert _error(SERVER, "0,1,2,4-6,36", 5, l3=L3.REQUIRE).fits == (4,)
     error = _error(SERVER, "0-2,4-7,36-38", 8, l3=L3.REQUIRE)
     assert str(error).startswith(
         "cannot give 8 CPUs that keep to L3 caches (inside one, or whole ones and a part of one)"
@@ -270,6 +263,28 @@ def test_a_group_without_distribution_is_a_usage_error() -> None:
 def test_an_empty_group_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="a group of 0 CPUs is impossible"):
         pick(SMALL, SMALL.online, 2, policy=PickPolicy.NUMA_DISTRIBUTED, group=0)
+
+
+@pytest.mark.parametrize(
+    ("machine", "free", "count", "wishes", "want"),
+    [
+        # NUMA node 0 has 3 free cores, node 1 has 6: the reference takes all of the first and one of the second.
+        (SERVER, "0,4-5,9-11,13-15,32,36-37,41-43,45-47", 8, {}, "9-11,13,41-43,45"),
+        (SERVER, "0,4-5,9-11,13-15,32,36-37,41-43,45-47", 8, {"threads": Threads.FULL_CORE}, "9-11,13,41-43,45"),
+        # One socket has enough.
+        (SERVER, "0-3,9,12-19,32-35,41,44-51", 17, {"l3": L3.REQUIRE}, "0-3,9,12-15,32-35,44-47"),
+        (SERVER, "0,4,8-11,16-18,32,36,40-43,48-50", 12, {"l3": L3.IGNORE}, "0,4,8-11,32,36,40-43"),
+        # A cache has enough threads of partly taken cores, and its first two cores have fewer.
+        (SERVER, "0,1,2,4-6,36", 4, {}, "4-6,36"),
+        (SERVER, "0,1,2,4-6,36", 4, {"l3": L3.REQUIRE}, "4-6,36"),
+        # The rest of 3 CPUs does not come from the cache of 4, where it would split a core.
+        (MIXED, "0-1,3-8", 5, {"threads": Threads.FULL_CORE, "l3": L3.REQUIRE}, "4-8"),
+    ],
+)
+def test_a_pick_is_in_as_few_numa_nodes_and_caches_as_possible(
+    machine: Topology, free: str, count: int, wishes: dict[str, object], want: str
+) -> None:
+    assert _cpus(machine, free, count, **wishes) == want
 
 
 class TestUntouchedFirst:
