@@ -184,15 +184,14 @@ def validate(data: bytes) -> SpecVerdict:
 def _older_runtimes(spec: Spec) -> Iterator[str]:
     """Yield what older runtimes that are still in use refuse in a spec that the newest library loads."""
     edits = [spec.container_edits, *(device.container_edits for device in spec.devices)]
-    new = spec.cdi_version.removeprefix("v") in ("1.0.0", "1.1.0")
-    root_clos = any(part.intel_rdt is not None and part.intel_rdt.clos_id == "/" for part in edits)
-    no_permissions = any(node.permissions == NO_PERMISSIONS for part in edits for node in part.device_nodes)
-    short = any(len(name) == 1 for name in split_kind(spec.kind))
-    if new:
+    version = spec.cdi_version.removeprefix("v")
+    if version in ("1.0.0", "1.1.0"):
         yield f"containerd 1.7 (CDI library v0.8.1) refuses version {spec.cdi_version}; it knows 0.8.0 and older"
-    if root_clos:
+    elif version in ("0.7.0", "0.8.0"):
+        yield f"podman 4.9, containerd 1.7.15 and older refuse version {spec.cdi_version}; they know 0.6.0 and older"
+    if any(part.intel_rdt is not None and part.intel_rdt.clos_id == ROOT_CLOS for part in edits):
         yield 'containerd 1.7 (CDI library v0.8.1) refuses closID "/"'
-    if no_permissions:
+    if any(node.permissions == NO_PERMISSIONS for part in edits for node in part.device_nodes):
         yield 'containerd 2.2 and older (CDI library v1.1.0) refuse the permissions "none"'
-    if short:
+    if any(len(name) == 1 for name in split_kind(spec.kind)):
         yield f"containerd 2.2 and older (CDI library v1.1.0) crash over a vendor or class of one letter: {spec.kind}"

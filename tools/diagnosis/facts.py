@@ -131,7 +131,7 @@ class RuntimeFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         name: `containerd` or `CRI-O`.
-        version: major and minor; None if unknown.
+        version: major, minor, and the patch release if known; None if unknown.
         config: the file that it was read from; empty if it could not be read, and then only name and version are valid.
         nri: whether NRI is on; None if unknown.
         nri_disabled: NRI's name in disabled_plugins; empty if it is not there.
@@ -150,7 +150,7 @@ class RuntimeFacts(msgspec.Struct, frozen=True):
 
     name: str
     config: str
-    version: tuple[int, int] | None = None
+    version: tuple[int, ...] | None = None
     nri: bool | None = True
     nri_disabled: str = ""
     cri_disabled: str = ""

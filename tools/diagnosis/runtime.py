@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from dranode.tools.diagnosis.facts import Facts, Fault, NodeFacts, PathState, RuntimeFacts
@@ -13,7 +13,9 @@ _SETTERS: Final = ("balloons", "topology-aware", "dra-driver-cpu", "template-cpu
 _CONTAINERD: Final = "containerd"
 # The first versions whose NRI has a validator, and the oldest that support DRA.
 _VALIDATOR: Final = {_CONTAINERD: (2, 2), "CRI-O": (1, 35)}
-_OLDEST: Final = {_CONTAINERD: (1, 7), "CRI-O": (1, 28)}
+_OLDEST: Final[Mapping[str, tuple[int, ...]]] = {_CONTAINERD: (1, 7), "CRI-O": (1, 28)}
+# The first containerd that knows `additionalGids`.
+_GROUPS: Final = (1, 7, 16)
 _SHORT: Final = 1.0
 # The annotation of the driver's own pod in deploy/daemonset.yaml.
 TOLERANCE: Final = "tolerate-missing-plugins.noderesource.dev"
@@ -31,7 +33,7 @@ _REQUIRE: Final = {
 
 
 def _named(runtime: RuntimeFacts) -> str:
-    return runtime.name if runtime.version is None else f"{runtime.name} {runtime.version[0]}.{runtime.version[1]}"
+    return runtime.name if runtime.version is None else f"{runtime.name} {'.'.join(map(str, runtime.version))}"
 
 
 def _configured(facts: Facts) -> RuntimeFacts | None:
@@ -161,13 +163,19 @@ def cdi_dir_not_read(facts: Facts) -> Iterator[Fault]:
 
 
 def runtime_too_old(facts: Facts) -> Iterator[Fault]:
-    """The runtime does not support CDI devices over CRI."""
+    """The runtime does not support CDI devices over CRI, or not the groups of GPUs' device nodes."""
     runtime = facts.runtime
-    if runtime is not None and runtime.version is not None and runtime.version < _OLDEST[runtime.name]:
-        oldest = ".".join(map(str, _OLDEST[runtime.name]))
-        yield Fault(
-            f"{_named(runtime)} accepts no CDI devices from kubelet", f"upgrade to {runtime.name} {oldest} or newer"
+    if runtime is None or runtime.version is None:
+        return
+    oldest, lack = _OLDEST[runtime.name], "accepts no CDI devices from kubelet"
+    if runtime.name == _CONTAINERD and "dra.gpu" in facts.options.drivers and len(runtime.version) > len(oldest):
+        oldest, lack = (
+            _GROUPS,
+            "does not load CDI specs of version 0.7.0, which GPUs with the groups video or render have",
         )
+    if runtime.version < oldest:
+        fix = f"upgrade to {runtime.name} {'.'.join(map(str, oldest))} or newer"
+        yield Fault(f"{_named(runtime)} {lack}", fix)
 
 
 def plugin_not_required(facts: Facts) -> Iterator[Fault]:

@@ -112,10 +112,10 @@ def _is_file(host: NodeHost, path: str) -> bool:
     return is_file(host.place(path))
 
 
-def runtime_version(text: str) -> tuple[int, int] | None:
-    """Return major and minor of a version (`2.1.4`, `v1.7.27-k3s1`); None if the text is not a version."""
-    match = re.match(r"v?(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else None
+def runtime_version(text: str) -> tuple[int, ...] | None:
+    """Return the numbers of a version (`2.1.4`, `v1.7.27-k3s1`, `1.35`); None if the text is not a version."""
+    match = re.match(r"v?(\d+\.\d+(?:\.\d+)?)", text)
+    return tuple(map(int, match[1].split("."))) if match else None
 
 
 def _flag(process: Program | None, *names: str) -> str:
@@ -124,7 +124,7 @@ def _flag(process: Program | None, *names: str) -> str:
 
 
 def _containerd(
-    host: NodeHost, version: tuple[int, int] | None, path: str, *, certain: bool
+    host: NodeHost, version: tuple[int, ...] | None, path: str, *, certain: bool
 ) -> tuple[RuntimeFacts, list[str]]:
     # Without its default file containerd runs with defaults, but a file named on its command line has to exist.
     if not _is_file(host, path) and not (certain and path == CONTAINERD):
@@ -163,7 +163,7 @@ def _containerd(
     ), [*loaded.unseen, *unseen]
 
 
-def _crio(host: NodeHost, version: tuple[int, int] | None, folder: str) -> tuple[RuntimeFacts, list[str]]:
+def _crio(host: NodeHost, version: tuple[int, ...] | None, folder: str) -> tuple[RuntimeFacts, list[str]]:
     process = running(host, "crio")
     runtime_files = files_of(host, process) if process is not None else None
     host = runtime_files or host
@@ -214,7 +214,7 @@ def _seconds(duration: Any) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-Version: TypeAlias = tuple[int, int] | None
+Version: TypeAlias = tuple[int, ...] | None
 
 NRI: Final = "io.containerd.nri.v1.nri"
 _GRPC: Final = "io.containerd.grpc.v1.cri"

@@ -21,10 +21,11 @@ from dranode.gpu.scan import scan
 from dranode.sanity.objects import Objects
 from dranode.sim.machines.forms import open_machine
 from dranode.tools.cli.doctor import _draw, command
-from dranode.tools.diagnosis.facts import Facts, ServeOptions, Severity
+from dranode.tools.diagnosis.facts import Facts, RuntimeFacts, ServeOptions, Severity
 from dranode.tools.diagnosis.rules import diagnose
 from dranode.tools.readers.cluster import read_cluster
 from dranode.tools.readers.examine import judged_options
+from dranode.tools.readers.runtime import runtime_version
 from tests.fakes.apiserver import ApiServer
 from tests.fakes.doctor import (
     DRIVER,
@@ -195,6 +196,13 @@ def test_a_driver_that_may_not_read_its_hardware_prepares_nothing(monkeypatch: p
 def test_a_driver_that_pins_nothing_needs_no_nri() -> None:
     facts = Facts(ServeOptions(node="worker", drivers=("dra.gpu",), nri_socket=""))
     assert diagnose(facts) == ()
+
+
+@pytest.mark.parametrize(("version", "codes"), [("v1.7.12-k3s1", ["runtime-too-old"]), ("1.7.27", []), ("1.7", [])])
+def test_gpus_need_a_containerd_that_knows_the_groups_of_device_nodes(version: str, codes: list[str]) -> None:
+    runtime = RuntimeFacts("containerd", "", runtime_version(version), nri=None, cdi=None)
+    facts = Facts(ServeOptions(node="worker", drivers=("dra.gpu",), nri_socket=""), runtime=runtime)
+    assert [finding.code for finding in diagnose(facts)] == codes
 
 
 def test_findings_that_stop_pods_come_first(node: FakeNode) -> None:
