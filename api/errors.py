@@ -97,8 +97,6 @@ def in_words(error: BaseException) -> str:
 
 # An Event's note has 1,024 characters.
 LONGEST: Final = 1000
-_START: Final = 600
-_END: Final = 300
 # Compiled at the first use, since a start seldom needs it.
 _BREAKS: Final = r"\s*[\r\n]+\s*"
 
@@ -110,12 +108,13 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def one_sentence(text: str) -> str:
+def one_sentence(text: str, longest: int = LONGEST) -> str:
     """Put a text on one line of printable characters; a long text keeps its beginning and its end."""
     line = printable(re.sub(_BREAKS, " ", text))
-    if len(line) <= LONGEST:
+    if len(line) <= longest:
         return line
-    return f"{line[:_START]} ... ({len(line) - _START - _END} characters left out) ... {line[-_END:]}"
+    start, end = longest * 6 // 10, longest * 3 // 10
+    return f"{line[:start]} ... ({len(line) - start - end} characters left out) ... {line[-end:]}"
 
 
 def capitalized(text: str) -> str:

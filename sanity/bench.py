@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,20 +23,12 @@ from dranode.sanity.breach import Breach, Unable, expect, shown
 from dranode.sanity.claims import NAMESPACE, BenchClaim, OfferedDevice, allocated_claim, offered_devices, together
 from dranode.sanity.driver_link import DriverLink
 from dranode.sanity.kinds import KubeDocument
-from dranode.sanity.kubelet import (
-    CALL_SECONDS,
-    Answers,
-    ClaimAnswer,
-    ClaimIdentity,
-    DriverCallError,
-    SocketClient,
-)
+from dranode.sanity.kubelet import CALL_SECONDS, Answers, ClaimAnswer, ClaimIdentity, DriverCallError, SocketClient
 from dranode.sanity.objects import StatusError
 
 OTHER_DRIVER: Final = "other.sanity.example.com"
-# After so many calls have timed out, later calls get less time; otherwise a run would take hours.
-_HUNG_CALLS: Final = 3
-_HUNG_SECONDS: Final = 5.0
+# How long the next call may take after so many calls have timed out; otherwise a run would take hours.
+_LIMITS: Final = ((3, CALL_SECONDS), (10, 5.0), (sys.maxsize, 1.0))
 
 
 @dataclass
@@ -46,15 +39,20 @@ class Bench(DriverLink):
         api: the API server; None if the driver gets its claims from elsewhere.
         given: claims that exist already.
         configurations: opaque parameters that the driver accepts, each with a different effect.
+        claims_tried: how many claims with devices there were.
+        spoiled: the driver has to be started again before the next check, so that the check judges what it sees itself.
+        broken_streams: what is wrong with the health services whose streams do not begin with a message.
     """
 
     api: ApiServer | None = None
     given: Sequence[KubeDocument] = ()
     configurations: Sequence[Any] = ()
+    claims_tried: int = 0
+    spoiled: bool = False
+    broken_streams: dict[str, str] = field(default_factory=dict)
     _claims: dict[str, BenchClaim] = field(default_factory=dict)
     _given_next: int = 0
-    _unpublished: bool = False
-    _unfinished: list[BenchClaim] = field(default_factory=list)
+    _unfinished: dict[str, BenchClaim] = field(default_factory=dict)
     _slices: list[str] = field(default_factory=list)
     _names: int = 0
     _expired: int = 0
@@ -83,9 +81,7 @@ class Bench(DriverLink):
         """
         self.server()
         # Waiting once is enough for a driver that publishes nothing.
-        seconds = 0.0 if self._unpublished else self.patience
-        devices = self.eventually(lambda: offered_devices(self.slices()), seconds)
-        self._unpublished = not devices
+        devices = self.awaited("a device", lambda: offered_devices(self.slices()), 0.0)
         if not devices:
             others = sorted({document["spec"]["driver"] for document in self.server().objects.all("resourceslices")})
             reason = f"the driver published no device in a complete pool within {self.patience:g} s"
@@ -180,6 +176,7 @@ class Bench(DriverLink):
             annotations: of the claim.
         """
         self._names += 1
+        self.claims_tried += bool(results)
         identity = identity or ClaimIdentity(namespace, name or f"claim-{self._names}", str(uuid.uuid4()))
         pod = f"pod-{self._names}"
         return self.put(
@@ -209,6 +206,7 @@ class Bench(DriverLink):
             raise Unable(f"the check needs more than the {len(self.given)} claims of --claims")
         document = self.given[self._given_next]
         self._given_next += 1
+        self.claims_tried += 1
         metadata = document["metadata"]
         return BenchClaim(ClaimIdentity(metadata.get("namespace", ""), metadata["name"], metadata["uid"]), document)
 
@@ -261,9 +259,10 @@ class Bench(DriverLink):
     def _patiently(self) -> Iterator[float]:
         """Return how long a call may take: kubelet's 45 s, or less after several calls have timed out."""
         try:
-            yield CALL_SECONDS if self._expired < _HUNG_CALLS else _HUNG_SECONDS
+            yield next(seconds for calls, seconds in _LIMITS if self._expired < calls)
         except DriverCallError as error:
-            self._expired += error.code == "DEADLINE_EXCEEDED"
+            self._expired += error.expired
+            self.spoiled |= error.expired
             raise
 
     def unprepared(self, *claims: BenchClaim, version: str = "", client: SocketClient | None = None) -> None:
@@ -331,7 +330,7 @@ class Bench(DriverLink):
     # --- between checks ---
 
     def begin(self) -> None:
-        """Check that the driver runs and answers; start it if need be.
+        """Check that the driver runs and answers; start it if need be, with an empty folder if it holds old claims.
 
         Raises:
             Breach: it does not answer.
@@ -339,11 +338,17 @@ class Bench(DriverLink):
         """
         self.see_it_answers()
         self._release()
+        if self._unfinished and self.places.data is not None:
+            self._unfinished.clear()
+            self.start_afresh()
 
     def clean(self) -> None:
         """Undo what a check has done: claims, faults of the API server, connections."""
         if self.api is not None:
             self.api.heal()
+        if self.spoiled and self.process is not None:
+            self.disconnect()
+        self.spoiled = False
         self._release()
         for claim in self._claims.values():
             with contextlib.suppress(StatusError, Unable):
@@ -352,9 +357,6 @@ class Bench(DriverLink):
             with contextlib.suppress(StatusError):
                 self.server().objects.remove("resourceslices", name)
         self._slices.clear()
-        if self._plugin is None:
-            # If a check has stopped the driver, its claims are unprepared once the driver runs again.
-            self._unfinished.extend(self._claims.values())
         self._claims.clear()
         self._given_next = 0
         for client in self._clients:
@@ -363,12 +365,13 @@ class Bench(DriverLink):
         self._clients = [self._plugin] if self._plugin else []
 
     def _release(self) -> None:
-        """Unprepare what checks have prepared, if the driver runs."""
-        claims = [*self._unfinished, *self._claims.values()]
-        if claims and self._plugin is not None:
+        """Unprepare what checks have prepared; what was not is tried again once the driver was started."""
+        self._unfinished |= self._claims
+        if self._unfinished and self._plugin is not None:
             with contextlib.suppress(DriverCallError):
-                self.unprepare(*claims)
-            self._unfinished.clear()
+                answers = self.unprepare(*self._unfinished.values())
+                self._unfinished = {uid: claim for uid, claim in self._unfinished.items()
+                                    if uid not in answers or answers[uid].error}  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -378,7 +381,7 @@ def calling(method: str) -> Iterator[None]:
         yield
     except DriverCallError as error:
         remedy = "answer each claim with its own entry, even if it is an error"
-        if error.code == "DEADLINE_EXCEEDED":
+        if error.expired:
             remedy = "answer before kubelet's 45 s are over, with an error for a claim that takes longer"
         raise Breach(f"{method} failed as a whole: {error}", remedy) from error
 

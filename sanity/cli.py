@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,8 @@ def command(
         if not emit([check_document(check) for check in checks], output):
             _draw_checks(checks)
         return
+    # What gRPC says about connections to a driver that was killed is of no use to anybody.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     breach = None
     with laid_out(driver_command, options) as bench, reporting() as progress:
         try:
@@ -109,7 +112,7 @@ def command(
     if not written:
         _draw(outcomes)
         click.echo(summary(name, outcomes))
-    if reason := unproven(outcomes):
+    if reason := unproven(bench, outcomes):
         fail(reason)
     if failed(outcomes, strict=strict):
         raise click.exceptions.Exit(1)

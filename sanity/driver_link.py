@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +18,16 @@ import psutil
 
 from dranode.api.errors import DranodeError, UsageError
 from dranode.sanity.breach import Breach, Unable, expect
-from dranode.sanity.kubelet import DRA_SERVICES, GET_INFO_SECONDS, DriverCallError, DriverInfo, SocketClient
+from dranode.sanity.kubelet import DRA_SERVICES, NOTIFY_SECONDS, DriverCallError, DriverInfo, SocketClient
 
 T = TypeVar("T")
 
 _LOOK_SECONDS: Final = 0.02
+# The grace period of a pod.
+_GRACE: Final = 30.0
+# How long to wait for what did not come before.
+_AGAIN_SECONDS: Final = 5.0
+_LOG_BYTES: Final = 4000
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class DriverLink:
     _info: DriverInfo | None = None
     _clients: list[SocketClient] = field(default_factory=list)
     _plugin: SocketClient | None = None
+    _missed: set[str] = field(default_factory=set)
 
     @property
     def driver(self) -> str:
@@ -93,7 +100,11 @@ class DriverLink:
         if self.places.registration is not None:
             socket = self.registration_socket()
             with self.registrar(socket) as client:
-                self._info = _asked(client, self.patience)
+                try:
+                    self._info = client.get_info(NOTIFY_SECONDS)
+                except DriverCallError as error:
+                    remedy = "serve pluginregistration.Registration at the socket"
+                    raise Breach(f"GetInfo failed: {error}", remedy) from error
                 # registration-notified reports a failure. The other checks do not depend on it.
                 with contextlib.suppress(DriverCallError):
                     client.notify(registered=True)
@@ -114,13 +125,16 @@ class DriverLink:
             Unable: the suite does not know where it should be.
             Breach: none appears.
         """
-        answering = self.eventually(lambda: self._ended() or next(iter(self.registration_sockets()), None))
+        answering = self.awaited("a socket", lambda: self._ended() or next(iter(self.registration_sockets()), None))
         if not isinstance(answering, Path):
             log = f"; its log ends: {self.process.log()[-600:] or 'it is empty'}" if self.process else ""
-            within = f" within {self.patience:g} s{self._problems()}"
+            where = f"no registration socket answers at {self.places.registration}"
+            if answering:
+                raise Breach(
+                    f"{where}, and {answering}{log}", "read the log; keep the command running in the foreground"
+                )
             raise Breach(
-                f"no registration socket answers at {self.places.registration}"
-                f"{f', and {answering}' if answering else within}{log}",
+                f"{where}{self._problems()}{log}",
                 "create <registry folder>/<driver>-reg.sock and serve pluginregistration.Registration there",
             )
         return answering
@@ -246,7 +260,12 @@ class DriverLink:
 
     def ended_unasked(self) -> str:
         """Return that the driver has ended by itself, with its status; empty if it has not."""
-        return "" if self._plugin is None else self._ended()
+        if self._plugin is None or self.process is None:
+            return ""
+        # A process that is about to end closes its sockets first.
+        if not _listens(self._info.endpoint if self._info else self.places.socket):
+            self.eventually(self._ended, _AGAIN_SECONDS)
+        return self._ended()
 
     def _ended(self) -> str:
         """Return that the driver has ended, with its status; empty if it runs, or somebody else has started it."""
@@ -263,32 +282,46 @@ class DriverLink:
             time.sleep(_LOOK_SECONDS)
         return seen
 
+    def awaited(self, what: str, holds: Callable[[], T], again: float = _AGAIN_SECONDS) -> T:
+        """Wait like `eventually`, but no longer than `again` for what did not come the last time: a run has to end."""
+        seen = self.eventually(holds, min(self.patience, again) if what in self._missed else None)
+        (self._missed.discard if seen else self._missed.add)(what)
+        return seen
+
+    def terminate(self) -> int | None:
+        """Send SIGTERM; returns the exit status, or None if the driver still runs after a pod's grace period."""
+        seconds = _AGAIN_SECONDS if "the end" in self._missed else _GRACE
+        status = self.started().terminate(min(seconds, self.patience))
+        if status is None:
+            self._missed.add("the end")
+        return status
+
     def wait(self, seconds: float) -> None:
         """Wait, so that something can happen."""
         time.sleep(seconds)
 
     def _wait_for_service(self, plugin: SocketClient) -> None:
-        """Wait until the service answers; checks look at the answers."""
+        """Wait until the service can be reached; checks look at the answers, and report those that do not come."""
 
-        def answers() -> bool:
+        def reached() -> bool:
             try:
-                plugin.prepare(self.version, (), GET_INFO_SECONDS)
+                plugin.prepare(self.version, (), NOTIFY_SECONDS)
             except DriverCallError as error:
-                return error.code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+                return error.code != "UNAVAILABLE"
             return True
 
         expect(
-            self.eventually(answers),
-            f"the DRA service at {self.endpoint()} does not answer within {self.patience:g} s",
+            self.awaited("the service", reached),
+            f"the DRA service at {self.endpoint()} cannot be reached",
             "listen at the endpoint that GetInfo names before the registration socket appears",
         )
 
 
-def _asked(client: SocketClient, seconds: float) -> DriverInfo:
-    try:
-        return client.get_info(seconds, wait=True)
-    except DriverCallError as error:
-        raise Breach(f"GetInfo failed: {error}", "serve pluginregistration.Registration at the socket") from error
+def _listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError, ValueError):
+        client.connect(path)
+        return True
+    return not path
 
 
 def _birth(path: Path) -> tuple[float, str]:
@@ -438,7 +471,9 @@ class CommandDriver:
     def log(self) -> str:
         """Return the last lines of its log."""
         try:
-            return (self._folder / "driver.log").read_text(errors="replace")[-4000:]
+            with (self._folder / "driver.log").open("rb") as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_BYTES))
+                return log.read(_LOG_BYTES).decode(errors="replace")
         except FileNotFoundError:
             return ""
 

@@ -53,10 +53,17 @@ class DriverCallError(Exception):
         details: the driver's message.
     """
 
-    def __init__(self, error: Any) -> None:
-        self.code = error.code().name
+    def __init__(self, error: Any, seconds: float = 0.0) -> None:
+        self.code: str = error.code().name
         self.details = error.details() or ""
+        if seconds and self.expired:
+            self.details = f"no answer within {seconds:g} s"
         super().__init__(f"{self.code}: {self.details}")
+
+    @property
+    def expired(self) -> bool:
+        """Return whether the time for the answer was over."""
+        return self.code == "DEADLINE_EXCEEDED"
 
 
 @dataclass(frozen=True)
@@ -153,14 +160,14 @@ class SocketClient:
         """Close the connection."""
         self._channel.close()
 
-    def get_info(self, seconds: float = GET_INFO_SECONDS, *, wait: bool = False) -> DriverInfo:
-        """Call GetInfo; with `wait`, also wait until a process listens on the socket.
+    def get_info(self, seconds: float = GET_INFO_SECONDS) -> DriverInfo:
+        """Call GetInfo.
 
         Raises:
             DriverCallError: it does not answer.
         """
         call = RegistrationStub(self._channel).GetInfo
-        info = _called(call, registration.InfoRequest(), seconds, wait=wait)
+        info = _called(call, registration.InfoRequest(), seconds)
         return DriverInfo(info.type, info.name, info.endpoint, tuple(info.supported_versions))
 
     def notify(self, *, registered: bool, error: str = "") -> None:
@@ -226,11 +233,11 @@ class SocketClient:
 Answers = dict[str, ClaimAnswer]
 
 
-def _called(call: Any, request: Any, seconds: float, *, wait: bool = False) -> Any:
+def _called(call: Any, request: Any, seconds: float) -> Any:
     try:
-        return call(request, timeout=seconds, wait_for_ready=wait)
+        return call(request, timeout=seconds)
     except grpc.RpcError as error:
-        raise DriverCallError(error) from error
+        raise DriverCallError(error, seconds) from error
 
 
 def _answer(answer: Any) -> ClaimAnswer:

@@ -6,13 +6,13 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
-from dranode.api.errors import DranodeError, UsageError, printable
+from dranode.api.errors import DranodeError, UsageError, one_sentence, printable
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable
 from dranode.sanity.check import Check, CheckGroup, Level
@@ -20,6 +20,10 @@ from dranode.sanity.kubelet import DRA_SERVICES, HEALTH_SERVICES, DriverCallErro
 
 # The groups in which most checks need a claim.
 _CLAIM_GROUPS: Final = frozenset((CheckGroup.PREPARE, CheckGroup.UNPREPARE, CheckGroup.CDI))
+_LONGEST: Final = 4000
+_UNSTARTED: Final = (
+    "read the driver's log; write whole files (a temporary name, then a rename), and detect damaged ones"
+)
 # The checks that only need a registration socket that answers.
 OF_GET_INFO: Final = frozenset(
     f"registration-{rule}"
@@ -83,34 +87,37 @@ def run_checks(
     If the driver does not start again after a check, that check has failed, and the driver gets an empty folder.
     """
     outcomes = []
+    gone = ""
     for check in checks:
+        if gone:
+            outcomes.append(CheckOutcome(check, Verdict.SKIPPED, gone))
+            continue
         progress(check)
         began = time.monotonic()
         verdict, text, remedy = _verdict(bench, check)
-        outcome = CheckOutcome(check, verdict, text, remedy, time.monotonic() - began)
-        why = _kept_from_starting(bench)
-        outcomes.append(_amended(outcome, why) if why else outcome)
+        seconds = time.monotonic() - began
+        why, gone = _kept_from_starting(bench)
+        if why:
+            text = f"{text}; {why}" if verdict is Verdict.FAILED else why
+            remedy = f"{remedy}; {_UNSTARTED}" if remedy else _UNSTARTED
+            verdict = Verdict.FAILED
+        outcomes.append(_outcome_of(check, verdict, text, remedy, seconds))
     return outcomes
 
 
-def _kept_from_starting(bench: Bench) -> str:
-    """Start a driver with an empty folder if it does not start otherwise; returns why, or an empty string."""
-    if bench.process is None:
-        return ""
+def _kept_from_starting(bench: Bench) -> tuple[str, str]:
+    """Start a driver with an empty folder if it does not start otherwise.
+
+    Returns why it does not, and why no other check can be run if it never answers again; empty strings otherwise.
+    """
     try:
         bench.see_it_answers()
     except (Breach, DriverCallError, DranodeError) as error:
         with contextlib.suppress(Breach, DriverCallError, DranodeError, Unable):
             bench.start_afresh()
-            return f"afterwards the driver starts only with an empty folder: {error}"
-    return ""
-
-
-def _amended(outcome: CheckOutcome, why: str) -> CheckOutcome:
-    failed = outcome.verdict is Verdict.FAILED
-    text = f"{outcome.text}; {why}" if failed else why
-    remedy = "write whole files (a temporary name, then a rename), and detect damaged ones at start-up"
-    return replace(outcome, verdict=Verdict.FAILED, text=text, remedy=outcome.remedy if failed else remedy)
+            return f"afterwards the driver starts only with an empty folder: {error}", ""
+        return f"afterwards the driver does not answer: {error}", "the driver no longer answers"
+    return "", ""
 
 
 def unanswered(bench: Bench, checks: Sequence[Check], breach: Breach) -> list[CheckOutcome]:
@@ -118,24 +125,30 @@ def unanswered(bench: Bench, checks: Sequence[Check], breach: Breach) -> list[Ch
 
     If they do not show it, the first check fails.
     """
+    registers = bench.places.registration is not None and bench.registration_sockets()
+    runs = OF_GET_INFO if registers else frozenset(("registration-get-info",))
     outcomes = [
-        CheckOutcome(check, *_looked(bench, check))
-        if check.id in OF_GET_INFO
+        _outcome_of(check, *_looked(bench, check))
+        if check.id in runs
         else CheckOutcome(check, Verdict.SKIPPED, "the driver never answered")
         for check in sorted(checks, key=lambda check: check.level is not Level.MUST)
     ]
     if outcomes and not any(outcome.verdict is Verdict.FAILED for outcome in outcomes):
         reason = f"the driver never answered: {breach.seen}"
-        outcomes[0] = CheckOutcome(outcomes[0].check, Verdict.FAILED, reason, breach.remedy)
+        outcomes[0] = _outcome_of(outcomes[0].check, Verdict.FAILED, reason, breach.remedy)
     return outcomes
 
 
-def unproven(outcomes: Sequence[CheckOutcome]) -> str:
+def _outcome_of(check: Check, verdict: Verdict, text: str, remedy: str, seconds: float = 0.0) -> CheckOutcome:
+    """Return an outcome whose text, which may be the driver's, is one line of limited length."""
+    return CheckOutcome(check, verdict, one_sentence(text, _LONGEST), remedy, seconds)
+
+
+def unproven(bench: Bench, outcomes: Sequence[CheckOutcome]) -> str:
     """Return why a run proves nothing, because no claim could be tried; empty if it proves something."""
-    tried = [outcome for outcome in outcomes if outcome.check.group in _CLAIM_GROUPS]
-    if not tried or any(each.verdict is not Verdict.SKIPPED for each in tried):
-        return ""
-    return f"no claim was tested: {tried[0].text}"
+    of_claims = [outcome for outcome in outcomes if outcome.check.group in _CLAIM_GROUPS]
+    reasons = [outcome.text for outcome in of_claims if outcome.verdict is Verdict.SKIPPED]
+    return f"no claim was tested: {reasons[0]}" if reasons and not bench.claims_tried else ""
 
 
 def _verdict(bench: Bench, check: Check) -> tuple[Verdict, str, str]:
@@ -180,7 +193,7 @@ def summary(driver: str, outcomes: Sequence[CheckOutcome]) -> str:
         ran = verdicts[Verdict.PASSED] + verdicts[Verdict.FAILED]
         parts.append(f"{verdicts[Verdict.PASSED]} of {ran} {level}")
     skipped = sum(outcome.verdict is Verdict.SKIPPED for outcome in outcomes)
-    return f"{driver}: {', '.join(parts)} passed; {skipped} not run"
+    return f"{printable(driver)}: {', '.join(parts)} passed; {skipped} not run"
 
 
 def failed(outcomes: Sequence[CheckOutcome], *, strict: bool) -> bool:

@@ -25,11 +25,7 @@ def alternatives_are_named_by_their_request(bench: Bench) -> None:
     claim = bench.claim(bench.devices(), requests=("any/second",))
     (answer,) = bench.prepared(claim)
     names = {name for device in answer.devices for name in device.requests}
-    expect(
-        names <= {"any"},
-        f"the answer has the requests {listed(names)}",
-        "answer with the part before the slash",
-    )
+    expect(names <= {"any"}, f"the answer has the requests {listed(names)}", "answer with the part before the slash")
 
 
 @must(

@@ -187,17 +187,17 @@ def restarts_leave_slices(bench: Bench) -> None:
     Compares names, generations and contents before and after.
     """
     before = _restarted(bench)
-    names = sorted(slice_["metadata"]["name"] for slice_ in bench.slices())
-    generations = sorted(slice_["spec"]["pool"]["generation"] for slice_ in bench.slices())
+    names = _names(bench)
     bench.restart()
     bench.wait(bench.quiet)
     expect(settled_content(bench) == before, "the slices have other contents", "publish in a stable order")
-    expect(
-        sorted(slice_["metadata"]["name"] for slice_ in bench.slices()) == names
-        and sorted(slice_["spec"]["pool"]["generation"] for slice_ in bench.slices()) == generations,
-        f"the slices are {listed(slice_['metadata']['name'] for slice_ in bench.slices())}, and were {listed(names)}",
-        "match the existing slices before writing",
-    )
+    now = _names(bench)
+    expect(now == names, f"the slices are {now}, and were {names}", "match the existing slices before writing")
+
+
+def _names(bench: Bench) -> str:
+    return listed(f"{each['metadata']['name']} (generation {each['spec']['pool']['generation']})"
+                  for each in bench.slices())  # fmt: skip
 
 
 def _restarted(bench: Bench) -> list[Any]:

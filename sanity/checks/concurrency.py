@@ -49,9 +49,7 @@ def many_calls_are_answered(bench: Bench) -> None:
     first: dict[str, ClaimAnswer] = {}
     for claim, answer in zip(rounds, answers, strict=True):
         expect(
-            answer.named <= claim.allocated,
-            f"claim {claim.identity} got {listed(answer.named)}",
-            "do not mix up calls",
+            answer.named <= claim.allocated, f"claim {claim.identity} got {listed(answer.named)}", "do not mix up calls"
         )
         seen = f"claim {claim.identity} got {shown(answer)} and {shown(first.get(claim.uid))}"
         expect(first.setdefault(claim.uid, answer) == answer, seen, "decide under a lock")
@@ -81,7 +79,7 @@ def one_claim_gets_the_device(bench: Bench) -> None:
     given = refusals.count("")
     expect(
         given == 1,
-        f"{device.name} is prepared for {given} claims",
+        f"{device.name} is prepared for {given} of {len(claims)} claims{'' if given else f': {refusals[0]}'}",
         "decide under a lock, and hold it until the decision is recorded",
     )
 

@@ -123,11 +123,7 @@ def claim_parameters_override(bench: Bench) -> None:
     first, second = _distinct(bench)
     both = [_entry(first, bench.driver, "FromClass"), _entry(second, bench.driver)]
     seen, expected = _effect(bench, both), _effect(bench, [_entry(second, bench.driver)])
-    expect(
-        seen == expected,
-        f"with both: {seen}; by the claim alone: {expected}",
-        "let the last one that applies win",
-    )
+    expect(seen == expected, f"with both: {seen}; by the claim alone: {expected}", "let the last one that applies win")
 
 
 @must("configuration-requests", f"{_TYPES}, DeviceAllocationConfiguration.requests")

@@ -6,6 +6,7 @@ import time
 from itertools import islice
 from typing import Final
 
+from dranode.api.errors import number_of
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable, expect, listed
 from dranode.sanity.check import must, should
@@ -32,16 +33,30 @@ def _reports(bench: Bench, service: str, count: int, seconds: float) -> list[tup
     return list(islice(client.health(service, seconds), count))
 
 
-def _first(bench: Bench, service: str = "") -> tuple[ReportedHealth, ...]:
+def first_report(bench: Bench, service: str = "") -> tuple[ReportedHealth, ...]:
+    """Return the first message of a new stream.
+
+    Raises:
+        Breach: none comes.
+        Unable: none came before, which one check has reported.
+    """
     service = service or _services(bench)[0]
+    if service in bench.broken_streams:
+        raise Unable(f"{bench.broken_streams[service]} (health-served)")
     began, seconds = time.monotonic(), min(bench.patience, _LEASE)
-    reports = _reports(bench, service, 1, seconds)
-    if not reports:
+    remedy = "send the health of all devices when a stream begins"
+    try:
+        reports = _reports(bench, service, 1, seconds)
         took = time.monotonic() - began
-        seen = (
-            f"sent nothing within {seconds:g} s" if took >= seconds else f"ended after {took:.1f} s without a message"
-        )
-        raise Breach(f"{service} {seen}", "send the health of all devices when a stream begins")
+        waited = took >= seconds
+        seen = f"sent nothing within {seconds:g} s" if waited else f"ended after {took:.1f} s without a message"
+    except DriverCallError as error:
+        reports, seen = [], f"failed: {error}"
+        if error.code == "UNIMPLEMENTED":
+            remedy = "serve it, or leave it out of supported_versions"
+    if not reports:
+        bench.broken_streams[service] = f"{service} {seen}"
+        raise Breach(f"{service} {seen}", remedy)
     return reports[0]
 
 
@@ -52,10 +67,7 @@ def health_is_served(bench: Bench) -> None:
     Tries each service that is advertised.
     """
     for service in _services(bench):
-        try:
-            _first(bench, service)
-        except DriverCallError as error:
-            raise Breach(f"{service}: {error}", "serve it, or leave it out of supported_versions") from error
+        first_report(bench, service)
 
 
 @must("health-devices", f"{_PROTO}, DeviceIdentifier: pool and unique name of the device")
@@ -64,13 +76,9 @@ def health_is_of_published_devices(bench: Bench) -> None:
 
     Compares pool and name with the slices.
     """
-    reported = [(report.pool, report.device) for report in _first(bench)]
+    reported = [(report.pool, report.device) for report in first_report(bench)]
     known = {(device.pool, device.name) for device in bench.offers()}
-    expect(
-        set(reported) <= known,
-        f"{listed(set(reported) - known)} is not published",
-        "use the names of the slices",
-    )
+    expect(set(reported) <= known, f"{listed(set(reported) - known)} is not published", "use the names of the slices")
     expect(len(set(reported)) == len(reported), "a device is reported twice in one message", "report each once")
 
 
@@ -80,7 +88,7 @@ def health_is_complete(bench: Bench) -> None:
 
     Looks for published devices without a report.
     """
-    reported = {(report.pool, report.device) for report in _first(bench)}
+    reported = {(report.pool, report.device) for report in first_report(bench)}
     missing = {(device.pool, device.name) for device in bench.offers()} - reported
     expect(not missing, f"{listed(sorted(missing)[:5])} is missing", "report all devices in every message")
 
@@ -91,7 +99,7 @@ def health_has_valid_values(bench: Bench) -> None:
 
     Looks at every device of a message.
     """
-    for report in _first(bench):
+    for report in first_report(bench):
         expect(report.health in (0, 1, 2), f"the health of {report.device} is {report.health}", "use the enum")
         expect(
             report.timeout >= 0,
@@ -106,7 +114,7 @@ def health_has_seconds(bench: Bench) -> None:
 
     Tells them from milliseconds and nanoseconds; 0 means unknown.
     """
-    for report in _first(bench):
+    for report in first_report(bench):
         right = report.updated == 0 or report.updated in _SECONDS
         expect(right, f"last_updated_time of {report.device} is {report.updated}", "send whole seconds since 1970")
 
@@ -117,7 +125,7 @@ def health_messages_are_short(bench: Bench) -> None:
 
     Looks at every device of a message.
     """
-    for report in _first(bench):
+    for report in first_report(bench):
         size = len(report.message)
         expect(size <= _MESSAGE, f"the message of {report.device} has {size} characters", "shorten it")
 
@@ -135,13 +143,13 @@ def health_is_renewed(bench: Bench) -> None:
     reports = _reports(bench, service, 2, _longest_lease(bench))
     expect(
         len(reports) > 1,
-        f"{len(reports)} messages within {time.monotonic() - began:.0f} s",
+        f"{number_of(len(reports), 'message')} within {time.monotonic() - began:.0f} s",
         "send the state again well before health_check_timeout_seconds are over",
     )
 
 
 def _longest_lease(bench: Bench) -> float:
-    leases = [report.timeout or _LEASE for report in _first(bench)]
+    leases = [report.timeout or _LEASE for report in first_report(bench)]
     return min(min(leases, default=_LEASE), max(bench.patience, 1.0))
 
 
@@ -155,6 +163,7 @@ def health_stays_open(bench: Bench) -> None:
     Keeps the stream open for a while.
     """
     service = _services(bench)[0]
+    first_report(bench)
     began = time.monotonic()
     try:
         for _ in bench.another_connection().health(service, bench.quiet):
@@ -173,7 +182,7 @@ def health_begins_again(bench: Bench) -> None:
 
     Opens two streams, one after the other.
     """
-    first, second = _first(bench), _first(bench)
+    first, second = first_report(bench), first_report(bench)
     names = [sorted((report.pool, report.device) for report in reports) for reports in (first, second)]
     expect(names[0] == names[1], f"first {names[0]}, then {names[1]}", "begin each stream with all devices")
 
@@ -185,16 +194,17 @@ def streams_leave_calls_alone(bench: Bench) -> None:
     Opens eight streams and prepares a claim meanwhile.
     """
     service = _services(bench)[0]
-    streams = [bench.another_connection().health(service, 4 * bench.patience) for _ in range(8)]
-    for stream in streams:
-        next(stream, None)
+    first_report(bench)
+    streams = [bench.another_connection().health(service, 2 * _LEASE) for _ in range(8)]
     claim = bench.claim()
     try:
-        bench.plugin.prepare(bench.version, [claim.identity], min(bench.patience, 10))
+        for number, stream in enumerate(streams):
+            seen = f"beside {number_of(number, 'open stream')} another one sent nothing within {2 * _LEASE} s"
+            expect(next(stream, None) is not None, seen, "serve streams in threads of their own")
+            bench.plugin.prepare(bench.version, [claim.identity], min(bench.patience, 10))
     except DriverCallError as error:
-        raise Breach(
-            f"beside {len(streams)} streams Prepare failed: {error}", "serve streams in threads of their own"
-        ) from error
+        seen = f"beside {number_of(number + 1, 'open stream')} a call failed: {error}"
+        raise Breach(seen, "serve streams in threads of their own") from error
     finally:
         for stream in streams:
             stream.close()
@@ -210,9 +220,8 @@ def health_versions_agree(bench: Bench) -> None:
     services = _services(bench)
     if len(services) < len(HEALTH_SERVICES):
         raise Unable(f"the driver serves only {services[0]}")
-    seen = [
-        sorted((report.pool, report.device, report.health) for report in _first(bench, service)) for service in services
-    ]
+    reports = [first_report(bench, service) for service in services]
+    seen = [sorted((report.pool, report.device, report.health) for report in first) for first in reports]
     expect(seen[0] == seen[1], f"{services[0]}: {seen[0]}; {services[1]}: {seen[1]}", "serve both from one source")
 
 
@@ -243,5 +252,6 @@ def health_is_not_repeated_at_once(bench: Bench) -> None:
     Counts the messages within one second.
     """
     (service, *_) = _services(bench)
+    first_report(bench)
     count = len(_reports(bench, service, _TOO_MANY + 1, 1.0))
     expect(count <= _TOO_MANY, f"{service} sent more than {_TOO_MANY} messages within 1 s", "wait for a change")

@@ -159,11 +159,7 @@ def documents_name_the_devices(bench: Bench) -> None:
                 for request in document.get("requests", ())
                 for device in request.get("devices", ())
             }
-            expect(
-                named == allocated,
-                f"a document has {listed(map(str, named))}",
-                f"write {listed(allocated)}",
-            )
+            expect(named == allocated, f"a document has {listed(map(str, named))}", f"write {listed(allocated)}")
 
 
 @should("metadata-generation", f"{_KEP}: generation starts at 1 and grows with every update")

@@ -25,11 +25,7 @@ def every_claim_is_answered(bench: Bench) -> None:
     """
     for claim in bench.two_claims():
         answers = bench.prepare(claim)
-        expect(
-            set(answers) == {claim.uid},
-            f"the answer has {listed(answers)} for {claim.uid}",
-            "key it by claim UID",
-        )
+        expect(set(answers) == {claim.uid}, f"the answer has {listed(answers)} for {claim.uid}", "key it by claim UID")
 
 
 @must("prepare-succeeds", "KEP-4381: the driver publishes what it can prepare")
@@ -78,11 +74,7 @@ def every_device_is_answered(bench: Bench) -> None:
     claim = bench.claim(bench.several_devices(2))
     (answer,) = bench.prepared(claim)
     missing = claim.allocated - answer.named
-    expect(
-        not missing,
-        f"the answer lacks {listed(missing)}",
-        "answer every allocated device, with or without CDI ids",
-    )
+    expect(not missing, f"the answer lacks {listed(missing)}", "answer every allocated device, with or without CDI ids")
 
 
 @must(
@@ -188,11 +180,7 @@ def a_bad_claim_fails_alone(bench: Bench) -> None:
         answers = bench.prepare(good, bad)
     except DriverCallError as error:
         raise Breach(f"one unknown claim failed the whole call: {error}", "put the error into its own entry") from error
-    expect(
-        set(answers) == {good.uid, bad.uid},
-        f"the answer has {listed(answers)}",
-        "answer every claim of the call",
-    )
+    expect(set(answers) == {good.uid, bad.uid}, f"the answer has {listed(answers)}", "answer every claim of the call")
     expect(not answers[good.uid].error, f'the good claim failed: "{answers[good.uid].error}"', "prepare it anyway")
 
 

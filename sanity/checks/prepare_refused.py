@@ -398,11 +398,7 @@ def _stay_apart(bench: Bench, gone: BenchClaim, kept: BenchClaim) -> None:
     bench.unprepared(gone)
     what = f"claim {kept.identity} ({kept.uid}), after {gone.identity} ({gone.uid}) was unprepared"
     now = bench.edits_if_any(kept, answers[1])
-    expect(
-        now == before[1],
-        f"{what}, has the edits {now}, but had {before[1]}",
-        "name files by the whole UID",
-    )
+    expect(now == before[1], f"{what}, has the edits {now}, but had {before[1]}", "name files by the whole UID")
     (again,) = bench.prepared(kept)
     expect(
         again == answers[1],

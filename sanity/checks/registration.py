@@ -42,7 +42,9 @@ def get_info_in_time(bench: Bench) -> None:
                 errors.append(f"GetInfo at {socket} failed: {error}")
             else:
                 return
-    raise Breach("; ".join(errors) or "there is no registration socket", "answer GetInfo at once, from memory")
+    if not errors:
+        bench.registration_socket()
+    raise Breach("; ".join(errors), "answer GetInfo at once, from memory")
 
 
 @must("registration-type", f"{_PROTO}, PluginInfo.type; {_MANAGER}")

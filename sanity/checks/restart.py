@@ -54,11 +54,7 @@ def specs_survive(bench: Bench) -> None:
     bench.restart()
     bench.wait(bench.quiet)
     after = bench.edits(claim, answer)
-    expect(
-        after == before,
-        f"the edits are {after}, but were {before}",
-        "do not remove the specs of claims on record",
-    )
+    expect(after == before, f"the edits are {after}, but were {before}", "do not remove the specs of claims on record")
 
 
 @must("restart-unprepare", _HELPER)
@@ -216,7 +212,7 @@ def graceful_restarts_are_survived(bench: Bench) -> None:
     claim = bench.claim()
     (before,) = bench.prepared(claim)
     bench.disconnect()
-    process.terminate(bench.patience)
+    bench.terminate()
     process.kill()
     process.start()
     bench.connect()
@@ -253,18 +249,17 @@ def several_restarts_are_survived(bench: Bench) -> None:
     expect(after == before, f"the answers are {shown(after)}, but were {shown(before)}", "keep every claim on disk")
 
 
-_GRACE: Final = 30.0
 _STOP: Final = "kubeletplugin helper, Stop"
 
 
 def _terminated(bench: Bench) -> int | None:
     """End the driver as the end of its pod does; its exit status, or None if it did not end in time."""
-    process = bench.started()
+    bench.started()
     # One that is still starting may end in another way.
     with contextlib.suppress(Unable):
         bench.offers()
     bench.disconnect()
-    return process.terminate(min(_GRACE, bench.patience))
+    return bench.terminate()
 
 
 @should("shutdown-ends", "Kubernetes, pod lifecycle: termination grace period")
@@ -274,7 +269,7 @@ def sigterm_ends_it(bench: Bench) -> None:
     The time does not matter as long as no SIGKILL is needed.
     """
     status = _terminated(bench)
-    expect(status is not None, f"it still runs after {min(_GRACE, bench.patience):g} s", "handle SIGTERM")
+    expect(status is not None, "it still runs when the grace period is over", "handle SIGTERM")
 
 
 @should("shutdown-status", "Kubernetes, pod lifecycle: other statuses are failures")
@@ -326,11 +321,7 @@ def claims_stay(bench: Bench) -> None:
     before = bench.specs.edits(answer.cdi)
     _terminated(bench)
     after = bench.specs.edits(answer.cdi)
-    expect(
-        after == before,
-        f"the edits are {after}, but were {before}",
-        "leave specs where they are when stopping",
-    )
+    expect(after == before, f"the edits are {after}, but were {before}", "leave specs where they are when stopping")
 
 
 @should("shutdown-keeps-slices", f"{_STOP}: slices are not deleted on stop")
@@ -384,10 +375,10 @@ def _two(bench: Bench) -> Iterator[InstancePair]:
         new_socket = _new_socket(bench, old_socket)
         with bench.registrar(new_socket) as client:
             new_info = client.get_info()
-            client.notify(registered=True)
+            with contextlib.suppress(DriverCallError):
+                client.notify(registered=True)
         new = bench.another_connection(new_info.endpoint or str(new_socket))
-        with contextlib.suppress(DriverCallError):
-            bench.eventually(lambda: _answers(bench, new), bench.patience)
+        bench.awaited("the new instance", lambda: _answers(bench, new))
         yield InstancePair(process, bench.plugin, new, old_socket, new_socket, old_info, new_info)
     finally:
         process.kill(_NEW)
@@ -401,7 +392,7 @@ def _new_socket(bench: Bench, old: Path) -> Path:
     def sockets() -> list[Path]:
         return [path for path in bench.registration_sockets() if path != old]
 
-    found = bench.eventually(sockets)
+    found = bench.awaited("a second socket", sockets)
     if not found:
         raise Breach(
             f"a second instance has no registration socket beside {old.name}", "make the pod's UID a part of its name"
@@ -488,7 +479,7 @@ def the_new_instance_stays(bench: Bench) -> None:
         claim = bench.claim()
         (before,) = bench.prepared(claim, client=pair.old)
         slices = len(bench.slices()) if bench.api else 0
-        pair.process.terminate(min(30.0, bench.patience))
+        bench.terminate()
         expect(pair.new_socket.exists(), f"{pair.new_socket.name} is gone too", "unlink only your own sockets")
         bench.same_answer(claim, before, "share the record of what is prepared", client=pair.new)
         bench.see_ids_resolve(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import time
 from typing import Any, Final
 
 from dranode.api.documents import API_VERSION
@@ -18,6 +19,8 @@ from dranode.sanity.slice_rules import pool_problems, slice_refusals
 _TYPES: Final = "k8s.io/api/resource/v1/types.go"
 _PCIE_ROOT: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _BUS_ID: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+# A deleted slice may take 30 s to come back, and twice that after a server was away.
+_RESYNC: Final = 65.0
 _STANDARD: Final = {
     "resource.kubernetes.io/pcieRoot": ("string", _PCIE_ROOT),
     "resource.kubernetes.io/pciBusID": ("string", _BUS_ID),
@@ -293,7 +296,7 @@ def stray_slices_are_removed(bench: Bench) -> None:
 def foreign_slices_are_left_alone(bench: Bench) -> None:
     """Slices of other drivers and of other nodes are left alone.
 
-    Adds one of each, and deletes a slice of the driver's own, so that the driver writes.
+    Adds one of each, deletes a slice of the driver's own, so that the driver writes, and restarts the driver.
     """
     settled_content(bench)
     objects = bench.server().objects
@@ -304,8 +307,11 @@ def foreign_slices_are_left_alone(bench: Bench) -> None:
         spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": []}
         added.add(bench.add_slice({"apiVersion": API_VERSION, "spec": spec}))
     objects.remove(SLICES, own[0]["metadata"]["name"])
-    bench.eventually(lambda: len(bench.slices()) > len(own))
+    bench.spoiled |= not bench.awaited("slices restored", lambda: len(bench.slices()) > len(own), _RESYNC)
     bench.wait(bench.quiet)
+    if bench.process is not None:
+        bench.restart()
+        bench.wait(bench.quiet)
     gone = added - {each["metadata"]["name"] for each in objects.all(SLICES)}
     expect(not gone, f"{len(gone)} of {len(added)} slices are gone", "select slices by spec.driver and spec.nodeName")
 
@@ -411,8 +417,7 @@ def _timeless(devices: list[KubeDocument]) -> list[KubeDocument]:
 def settled_content(bench: Bench) -> list[Any]:
     """The content once nothing has been written for a moment, or at last when patience ends."""
     published_slices(bench)
-
-    bench.eventually(lambda: not writes_within(bench, min(bench.quiet, 1.0)))
+    bench.awaited("quiet slices", lambda: not writes_within(bench, min(bench.quiet, 1.0)))
     return content_of(bench)
 
 
@@ -445,12 +450,14 @@ def expect_back(bench: Bench, before: list[Any], what: str) -> None:
     Raises:
         Breach: it is not, though patience has ended.
     """
-    bench.eventually(lambda: content_of(bench) == before)
+    began = time.monotonic()
+    bench.awaited("slices restored", lambda: content_of(bench) == before, _RESYNC)
     now = content_of(bench)
+    bench.spoiled |= now != before
     expect(
         now == before,
-        f"{bench.patience:g} s after {what}, {number_of(len(bench.slices()), 'slice')} in all, but not as before: "
-        f"{_difference(before, now)}",
+        f"{time.monotonic() - began:.0f} s after {what}, {number_of(len(bench.slices()), 'slice')} in all, "
+        f"but not as before: {_difference(before, now)}",
         "watch slices, and compare what is published with what should be",
     )
 

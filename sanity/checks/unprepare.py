@@ -33,11 +33,7 @@ def every_unprepare_is_answered(bench: Bench) -> None:
     bench.prepared(*claims)
     for claim in claims:
         answers = bench.unprepare(claim)
-        expect(
-            set(answers) == {claim.uid},
-            f"the answer has {listed(answers)} for {claim.uid}",
-            "key it by claim UID",
-        )
+        expect(set(answers) == {claim.uid}, f"the answer has {listed(answers)} for {claim.uid}", "key it by claim UID")
 
 
 @must("unprepare-idempotent", f"{_HELPER}: the call must be idempotent")

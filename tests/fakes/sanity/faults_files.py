@@ -74,7 +74,7 @@ class Streaming(RightDriver):
             pass
 
 
-@fault("health-renewed", "1 messages within")
+@fault("health-renewed", "1 message within")
 class SendsOnce(Streaming):
     pass
 
@@ -97,7 +97,7 @@ class ChangesOnly(RightDriver):
         yield from super().watch(api, context, instance)
 
 
-@fault("health-beside-calls", "beside 8 streams Prepare failed")
+@fault("health-beside-calls", "open streams a call failed")
 class FewThreads(RightDriver):
     workers = 8
 

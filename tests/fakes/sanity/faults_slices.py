@@ -188,6 +188,14 @@ class DeletesOthers(Publishing):
             super().publish(slices)
 
 
+@fault("slices-foreign", "of 2 slices are gone")
+class DeletesOthersWhenStarted(RightDriver):
+    def start(self, instance: str = "") -> None:
+        for item in self.request("GET", "resourceslices")["items"]:
+            self.request("DELETE", f"resourceslices/{item['metadata']['name']}")
+        super().start(instance)
+
+
 class Touching(Impatient):
     """Writes its first slice again and again."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -10,6 +11,8 @@ import pytest
 
 import dranode.sanity.checks  # noqa: F401 - importing registers them
 from dranode.api.errors import UsageError
+from dranode.sanity import bench as bench_module
+from dranode.sanity import driver_link
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.check import Check, CheckGroup, Level, registered
@@ -27,6 +30,7 @@ from dranode.sanity.suite import (
     unanswered,
     unproven,
 )
+from tests.fakes.sanity import faults_slices
 from tests.fakes.sanity.bench import bench_of
 from tests.fakes.sanity.driver import Instance, RightDriver
 
@@ -158,7 +162,7 @@ def test_a_check_that_keeps_the_driver_from_starting_fails_and_the_next_runs(end
         assert (bench.places.data.parent / "plugins-1" / "torn").exists()  # type: ignore[union-attr]
     assert (first.verdict, second.verdict) == (Verdict.FAILED, Verdict.PASSED)
     assert "afterwards the driver starts only with an empty folder: no registration socket answers" in first.text
-    assert first.text.startswith("seen; ") == (first.remedy == "do")
+    assert first.text.startswith("seen; ") == first.remedy.startswith("do; ")
 
 
 def test_a_failure_says_that_the_driver_ended_meanwhile() -> None:
@@ -217,9 +221,13 @@ def test_get_info_is_checked_even_if_the_driver_answers_no_calls() -> None:
 
 def test_a_run_that_tested_no_claim_proves_nothing() -> None:
     skipped = [CheckOutcome(each, Verdict.SKIPPED, "no device is published") for each in CHECKS]
-    assert unproven(skipped) == "no claim was tested: no device is published"
-    assert unproven([*skipped, CheckOutcome(CHECKS[0], Verdict.PASSED)]) == ""
-    assert unproven([CheckOutcome(check("registration-a"), Verdict.SKIPPED, "x")]) == ""
+    # Some checks of Prepare and Unprepare need no device.
+    skipped.append(CheckOutcome(check("unprepare-unknown"), Verdict.PASSED))
+    with bench_of(RightDriver) as bench:
+        assert unproven(bench, skipped) == "no claim was tested: no device is published"
+        assert unproven(bench, [CheckOutcome(check("registration-a"), Verdict.SKIPPED, "x")]) == ""
+        bench.claims_tried = 1
+        assert unproven(bench, skipped) == ""
 
 
 class Hangs(RightDriver):
@@ -241,3 +249,65 @@ def test_a_driver_whose_calls_time_out_is_given_less_time() -> None:
             with pytest.raises(DriverCallError):
                 bench.prepare(bench.make_claim([]))
     assert given == [45.0, 45.0, 45.0, 5.0]
+
+
+class SilentStream(RightDriver):
+    """Begins its streams with nothing."""
+
+    def watch(self, api: Any, context: Any, instance: Instance) -> Any:
+        del api
+        while context.is_active():
+            instance.stopped.wait(0.05)
+        yield from ()
+
+
+class HangsWithoutClaims(RightDriver):
+    """Never answers a call without claims, which kubelet does not make."""
+
+    def prepare_call(self, api: Any, request: Any, context: Any) -> Any:
+        while not request.claims and context.is_active():
+            time.sleep(0.05)
+        return super().prepare_call(api, request, context)
+
+
+class UnpreparesNothing(RightDriver):
+    """Fails every Unprepare, so that claims of one check would be in the way of the next ones."""
+
+    def unprepare_call(self, api: Any, request: Any, context: Any) -> Any:
+        del api, request
+        context.abort(grpc.StatusCode.INTERNAL, "read-only file system")
+
+
+class StartsOnce(RightDriver):
+    """Cannot be started again."""
+
+    starts = 0
+
+    def start(self, instance: str = "") -> None:
+        self.starts += 1
+        if self.starts == 1:
+            super().start(instance)
+
+
+@pytest.mark.parametrize(
+    ("driver", "names", "breaks"),
+    [
+        (faults_slices.NeverLooksAgain, ["slices-deleted", "slices-quiet"], "slices-deleted"),
+        (SilentStream, ["health-*", "resources-streams"], "health-served"),
+        (HangsWithoutClaims, ["prepare-succeeds", "prepare-empty-call"], "prepare-empty-call"),
+        (UnpreparesNothing, ["unprepare-idempotent", "prepare-answers"], "unprepare-idempotent"),
+        (StartsOnce, ["restart-registers", "restart-held", "restart-several"], "restart-held"),
+    ],
+)
+def test_one_defect_is_waited_for_once_and_spoils_no_other_check(
+    driver: type[RightDriver], names: list[str], breaks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_link, "NOTIFY_SECONDS", 1.0)
+    monkeypatch.setattr(bench_module, "_LIMITS", ((10, 1.0),))
+    checks = select(registered(), names, ["health-not-advertised"])
+    with bench_of(driver) as bench:
+        bench.begin()
+        bench.eventually(bench.slices)
+        bench.patience = 1.0
+        outcomes = run_checks(bench, checks)
+    assert [each.check.id for each in outcomes if each.verdict is Verdict.FAILED] == [breaks]
