@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 # Requests of Prometheus and kubelet have a few hundred bytes.
 MAX_HEAD: Final = 16 * 1024
+_ORIGIN: Final = re.compile(r"\A(?:https?://[^/]*)?/*", re.IGNORECASE)
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -70,9 +71,9 @@ def head_of(received: bytes | bytearray) -> bytes | None:
 
 
 def path_of(head: bytes) -> str:
-    """Return the requested path without its query; empty if the request has none."""
+    """Return the requested path without its query, and without the origin that clients of a proxy send (RFC 9112)."""
     words = head.partition(b"\n")[0].split()
-    return words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
+    return _ORIGIN.sub("/", words[1].partition(b"?")[0].decode("latin-1"), count=1) if len(words) > 1 else ""
 
 
 def answer(head: bytes, client: str, pages: Mapping[str, Make]) -> bytes:
@@ -112,7 +113,7 @@ class _Exchange(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - http.server looks for this name
 
     def _page(self) -> Page:
-        path = self.path.partition("?")[0]
+        path = path_of(self.raw_requestline)
         make = self._pages.get(path)
         if make is None:
             paths = ", ".join(self._pages)

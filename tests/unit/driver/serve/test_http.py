@@ -113,7 +113,8 @@ def test_a_probe_is_answered_with_ok_or_with_the_problems(pages: HTTPPages) -> N
 
 
 def test_a_page_gets_the_accept_header_and_sets_its_type(pages: HTTPPages) -> None:
-    assert get(pages, "/echo?x=1", Accept="text/plain") == (200, "text/x-test", "text/plain")
+    for origin in ("", "http://node:9464", "HTTP://[::1]", "/"):
+        assert get(pages, f"{origin}/echo?x=1", Accept="text/plain") == (200, "text/x-test", "text/plain")
 
 
 def test_head_has_no_body(pages: HTTPPages) -> None:
