@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 from threading import Thread
 from typing import Final
 
@@ -26,9 +26,10 @@ from dranode.gpu.sysfs import pci_function
 VFIO: Final = "vfio-pci"
 _DRIVERS: Final = "sys/bus/pci/drivers"
 _BRIDGE: Final = 0x06  # PCI base class; bridges stay with their driver
-# The kernel waits as long as a program has the function open, and nothing can end its wait.
-_UNBIND_SECONDS: Final = 10.0
-_UNBINDING: Final[dict[str, Future[None]]] = {}
+# The kernel waits as long as a program has a function open, and nothing can end its wait. Until Linux 7 it also keeps
+# those waiting that read `driver_override` meanwhile.
+_SECONDS: Final = 15.0
+_STEPS: Final[dict[str, Future[None]]] = {}
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +42,11 @@ def take(root: Root, claim: ClaimRef, homes: Iterable[Home]) -> None:
             administrator has chosen another driver for a function, a program has one open, or the kernel refuses.
         MachineError: the functions of the group, or the driver of one, cannot be read.
     """
-    homes = tuple(homes)
-    if not homes:
-        return
+    if homes := tuple(homes):
+        _in_turn(homes[0].address, _take, root, claim, homes)
+
+
+def _take(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:
     moved = any(not pci_function(root, home.address).passthrough for home in homes)
     if moved and not root.exists(f"{_DRIVERS}/{VFIO}"):
         raise ClaimError(f"claim {claim} needs {VFIO} for GPU {homes[0].address}; run `modprobe {VFIO}` on the node")
@@ -57,7 +60,7 @@ def take(root: Root, claim: ClaimRef, homes: Iterable[Home]) -> None:
             if not function.passthrough:
                 root.write(f"{PCI_DEVICES}/{home.address}/driver_override", VFIO)
                 if function.driver is not None:
-                    _unbind(root, home.address, function.driver)
+                    root.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
                 root.write(f"{_DRIVERS}/{VFIO}/bind", home.address)
             _clear_override(root, home.address)
         except OSError as error:
@@ -75,6 +78,11 @@ def give_back(root: Root, homes: Iterable[Home]) -> None:
     Raises:
         ClaimError: the kernel is still unbinding a function, which would have no driver afterwards.
     """
+    if homes := tuple(homes):
+        _in_turn(homes[0].address, _give_all_back, root, homes)
+
+
+def _give_all_back(root: Root, homes: tuple[Home, ...]) -> None:
     for home in homes:
         if _stays(home) or not root.exists(f"{PCI_DEVICES}/{home.address}"):
             continue
@@ -92,14 +100,14 @@ def _stays(home: Home) -> bool:
 
 
 def _give_back(root: Root, home: Home) -> None:
-    _clear_override(root, home.address)
-    # Read before the driver: what is no longer pending here shows in the driver.
-    pending = home.address in _UNBINDING and not _UNBINDING[home.address].done()
+    # It is set until the function is bound, so a process that has ended may have left the kernel unbinding it.
+    taken = read_attribute(root, f"{PCI_DEVICES}/{home.address}/driver_override") == VFIO
     function = pci_function(root, home.address)
-    if function.driver is not None and (function.passthrough or pending):
-        _unbind(root, home.address, function.driver)
-    elif function.driver is not None:
-        return
+    if function.driver is not None:
+        if not function.passthrough and not taken:
+            return
+        root.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
+    _clear_override(root, home.address)
     if home.driver is None:
         root.write("sys/bus/pci/drivers_probe", home.address)
     elif home.driver:
@@ -108,35 +116,32 @@ def _give_back(root: Root, home: Home) -> None:
         root.write(f"{_DRIVERS}/{home.driver}/bind", home.address)
 
 
-def _unbind(root: Root, address: str, driver: str) -> None:
-    """Unbind a function from its driver. A thread waits for the kernel, which must not hold up other claims.
+def _in_turn(address: str, step: Callable[..., None], *arguments: object) -> None:
+    """Run a step in a thread, after the earlier one on this GPU: the kernel must not hold up other claims.
 
     Raises:
-        ClaimError: the kernel still waits for a program that has the function open.
-        OSError: the kernel refuses.
+        ClaimError: the kernel still waits for a program that has the GPU open.
     """
-    unbound = _UNBINDING.get(address)
-    # The wait of an earlier attempt may have ended since the driver was read.
-    if unbound is None or (unbound.done() and pci_function(root, address).driver is not None):
-        unbound = _UNBINDING[address] = Future()
-        place = f"{_DRIVERS}/{driver}/unbind"
-        Thread(target=_write, args=(unbound, root, place, address), name=f"unbind-{address}", daemon=True).start()
-    try:
-        unbound.result(_UNBIND_SECONDS)
-    except TimeoutError as error:
-        raise ClaimError(
-            f"GPU function {address} cannot be unbound from {driver} because a program still has it open; stop that "
-            "program, which may be nvidia-persistenced"
-        ) from error
+    earlier = _STEPS.get(address)
+    if earlier is None or wait((earlier,), _SECONDS).done:
+        latest = _STEPS[address] = Future()
+        Thread(target=_run, args=(latest, step, arguments), name=f"vfio-{address}", daemon=True).start()
+        if wait((latest,), _SECONDS).done:
+            latest.result()
+            return
+    raise ClaimError(
+        f"GPU {address} cannot be unbound from its driver because a program still has it open; stop that program, "
+        "which may be nvidia-persistenced"
+    )
 
 
-def _write(written: Future[None], root: Root, path: str, content: str) -> None:
+def _run(ended: Future[None], step: Callable[..., None], arguments: tuple[object, ...]) -> None:
     try:
-        root.write(path, content)
+        step(*arguments)
     except BaseException as error:  # noqa: BLE001 - the caller gets it
-        written.set_exception(error)
+        ended.set_exception(error)
     else:
-        written.set_result(None)
+        ended.set_result(None)
 
 
 def _clear_override(root: Root, address: str) -> None:

@@ -90,6 +90,7 @@ class _Exchange(BaseHTTPRequestHandler):
     # Otherwise http.server would answer a request without a version as HTTP/0.9, without a status line.
     default_request_version = "HTTP/1.0"
     wfile: BytesIO
+    raw_requestline: bytes
 
     def __init__(self, head: bytes, client: str, pages: Mapping[str, Make]) -> None:
         self.rfile, self.wfile = BytesIO(head), BytesIO()

@@ -222,27 +222,47 @@ def test_the_kernels_refusal_is_reported_and_restoring_still_works() -> None:
     assert drivers(machine) == AT_HOME
 
 
-def test_a_program_that_has_the_gpu_open_holds_up_its_claim_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine, ended = laptop(), threading.Event()
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_program_that_has_the_gpu_open_holds_up_its_claim_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, *, locked: bool, restart: bool
+) -> None:
+    machine, begun, ended = laptop(), threading.Event(), threading.Event()
 
     class Held(Kernel):
+        """The kernel locks the device while it unbinds it; until Linux 7 also against readers of its override."""
+
+        dead = False
+
         def write(self, path: str, content: str) -> None:
-            if path.endswith("/nvidia/unbind"):
+            unbinds, first = path.endswith("/nvidia/unbind"), not begun.is_set()
+            if unbinds:
+                begun.set()
                 ended.wait()
-            super().write(path, content)
+            if first or not (unbinds or self.dead):
+                super().write(path, content)
+            if self.dead:
+                raise Crash
+
+        def read_bytes(self, path: str) -> bytes:
+            if locked and begun.is_set() and path.endswith(f"{GPU}/driver_override"):
+                ended.wait()
+            return super().read_bytes(path)
 
     kernel = Held(machine)
-    monkeypatch.setattr(vfio, "_UNBIND_SECONDS", 0.05)
+    monkeypatch.setattr(vfio, "_SECONDS", 0.05)
     for _ in range(2):
-        assert "from nvidia because a program still has it open; stop that program" in refusal(machine, kernel)
+        assert "from its driver because a program still has it open; stop that program" in refusal(machine, kernel)
+        if restart:
+            kernel.dead, kernel = True, Held(machine)
+            monkeypatch.setattr(vfio, "_STEPS", {})
     # Otherwise the GPU would have no driver as soon as the program ends.
     with pytest.raises(ClaimError, match="a program still has it open"):
         give_back(kernel, HOMES)
     ended.set()
-    monkeypatch.setattr(vfio, "_UNBIND_SECONDS", 10.0)
+    monkeypatch.setattr(vfio, "_SECONDS", 10.0)
     give_back(kernel, HOMES)
     assert drivers(machine) == AT_HOME
-    assert [path for path, _ in kernel.writes if path.endswith("/nvidia/unbind")] == [f"{DRIVERS}/nvidia/unbind"]
 
 
 def test_the_made_up_kernel_refuses_the_same_writes_as_linux() -> None:
