@@ -20,7 +20,7 @@ from dranode.cdi.spec import ContainerEdits
 from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.gpu.config import GPUMode, Settings, Strategy, Visibility, settings
-from dranode.gpu.inventory import GPU, GPUInventory, GPUKind, named_source, overlap, source_of
+from dranode.gpu.inventory import GPU, GPUInventory, GPUKind, named_source, overlap, sort_key, source_of
 
 # The variables that a container gets with a GPU. A container may get GPUs of several requests and claims, and if two of
 # them set one variable, the last value wins. So a variable that is always set either has the device in its name
@@ -55,7 +55,7 @@ def environment(granted: GPUMemory, peers: Sequence[GPUMemory], settings: Settin
 
     Args:
         granted: the grant's GPU.
-        peers: all GPUs of the same request, `granted` among them.
+        peers: all GPUs of the same request, `granted` among them, in the order of their addresses.
         settings: the merged configurations.
         admin: whether the claim has admin access.
     """
@@ -86,10 +86,13 @@ def _list(vendor: str, peers: Sequence[GPUMemory]) -> tuple[str, ...]:
 
 
 def _pinned_memory(peers: Sequence[GPUMemory]) -> tuple[str, ...]:
-    """Return `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M,...` by position in the container; MPS clients obey it."""
+    """Return `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M,...` by position in the container; MPS clients obey it.
+
+    By default, CUDA's first device is the fastest one.
+    """
     sizes = [peer.memory for peer in peers if peer.gpu.vendor == "nvidia"]
     limits = [f"{position}={int(size.value) // _MI}M" for position, size in enumerate(sizes) if size is not None]
-    return (f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={','.join(limits)}",) if limits else ()
+    return (f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={','.join(limits)}", "CUDA_DEVICE_ORDER=PCI_BUS_ID") if limits else ()
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,9 +206,21 @@ def _grant(asked: _Asked, asks: Sequence[_Asked]) -> Grant:
         if takes
         else (),
     )
-    peers = tuple(GPUMemory(peer.gpu, peer.memory) for peer in asks if peer.request == asked.request)
-    env = environment(GPUMemory(asked.gpu, asked.memory), peers, asked.settings, admin=admin)
+    peers = _peers(asked, asks)
+    env = environment(peers[asked.gpu.name], tuple(peers.values()), asked.settings, admin=admin)
     return Grant.of(result, edits=ContainerEdits(env=env), state=msgspec.to_builtins(intent))
+
+
+def _peers(asked: _Asked, asks: Sequence[_Asked]) -> Mapping[str, GPUMemory]:
+    """Return the GPUs of a request by name, in the order of their addresses, with the memory of all shares of each."""
+    peers: dict[str, GPUMemory] = {}
+    for peer in sorted(asks, key=lambda peer: sort_key(peer.gpu)):
+        if peer.request == asked.request:
+            before, size = peers.get(peer.gpu.name), peer.memory
+            if before is not None and before.memory is not None and size is not None:
+                size = Quantity(int(before.memory.value + size.value))
+            peers[peer.gpu.name] = GPUMemory(peer.gpu, size)
+    return peers
 
 
 def _check_sharing(claim: ClaimRef, asked: _Asked) -> None:

@@ -189,13 +189,23 @@ def test_a_lower_limit_overrides_the_shares_memory() -> None:
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=6144M" in env(one)
 
 
-def test_limits_of_several_gpus_are_in_their_order() -> None:
+@pytest.mark.parametrize(
+    ("sizes", "limits"),
+    [
+        (((FIRST, "8Gi"), (SECOND, "4Gi")), "0=8192M,1=4096M"),
+        (((SECOND, "4Gi"), (FIRST, "8Gi")), "0=8192M,1=4096M"),
+        (((FIRST, "8Gi"), (FIRST, "4Gi"), (SECOND, "2Gi")), "0=12288M,1=2048M"),
+    ],
+)
+def test_limits_of_several_gpus_are_in_the_order_of_cuda(sizes: tuple[tuple[str, str], ...], limits: str) -> None:
     shares = [
-        result(device, share_id="8a3a", consumed_capacity={"memory": Quantity(memory)})
-        for device, memory in ((FIRST, "8Gi"), (SECOND, "4Gi"))
+        result(device, share_id=f"{index}", consumed_capacity={"memory": Quantity(memory)})
+        for index, (device, memory) in enumerate(sizes)
     ]
-    for one in give(hgx(), *shares).grants:
-        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M,1=4096M" in env(one)
+    for one in give(hgx(), *shares, configs=(config(visibility="vendor"),)).grants:
+        variables = env(one)
+        assert {f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={limits}", "CUDA_DEVICE_ORDER=PCI_BUS_ID"} <= set(variables)
+        assert [entry.count("GPU-") for entry in variables if entry.startswith("CUDA_VISIBLE")] == [2]
 
 
 def test_a_limit_above_the_allocation_is_refused_with_both_amounts() -> None:
