@@ -14,6 +14,7 @@ import msgspec
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import MachineError
+from dranode.cpu.isolation.setting_files import read_cpus
 from dranode.cpu.isolation.settings import EXCLUSIVE, Kind, Setting
 from dranode.cpu.options import Isolation
 from dranode.cpu.treatment import isolated_cpus
@@ -106,7 +107,7 @@ def exclusive_settings(root: Root, partitions: Iterable[Partition], noted: Itera
             path = f"{folder}/{EXCLUSIVE}"
             needed[path] = needed.get(path, CPUSet()) | partition.cpus
     for path, cpus in needed.items():
-        now = _cpus(root, path)
+        now = read_cpus(root, path)
         if now is not None:
             yield Setting(path, Kind.EXCLUSIVE, now, needed=cpus)
 
@@ -127,10 +128,3 @@ def make_partition(root: Root, partition: Partition) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None if now == _ISOLATED else now
-
-
-def _cpus(root: Root, path: str) -> CPUSet | None:
-    try:
-        return CPUSet.parse(read_text(root, path))
-    except (OSError, ValueError):
-        return None

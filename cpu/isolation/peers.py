@@ -62,6 +62,8 @@ _PATIENCE: Final = 15.0
 _PROBE: Final = "attend"
 _MAX_BYTES: Final = 1 << 16
 _SCM_CREDENTIALS: Final = 2
+# Before 1.9.5 it reads 500 bytes of a command, and closes the connection before the rest.
+_CUT: Final = "it did not read their whole list; irqbalance 1.9.5 and newer read long ones"
 _UNTOLD: Final = "it may put interrupts back on quiet CPUs: restart it, or stop it on this node"
 _IN_TIME: Final = "within two of its rounds, of 10 s by default"
 
@@ -136,7 +138,10 @@ class IRQBalance:
         # It closes the connection after it has read the command. If it sleeps it reads the command later, also if this
         # side has closed by then.
         with _sent(path, f"settings cpus {cpus or 'NULL'}") as connection, contextlib.suppress(TimeoutError):
-            connection.recv(1)
+            try:
+                connection.recv(1)
+            except ConnectionResetError as error:
+                raise OSError(errno.EMSGSIZE, _CUT) from error
 
 
 def _banned(path: str) -> CPUSet:

@@ -51,7 +51,7 @@ def read_settings(root: Root) -> tuple[Setting, ...]:
 
 def reread(root: Root, setting: Setting) -> Setting | None:
     """Return a setting as it is now; None if it is gone. A slice with all CPUs counts as one that names none."""
-    cpus = _cpus(root, setting.path)
+    cpus = read_cpus(root, setting.path)
     if cpus is not None and setting.kind is Kind.SLICE and cpus == every_cpu(root):
         return replace(setting, cpus=CPUSet())
     return None if cpus is None else replace(setting, cpus=cpus)
@@ -70,13 +70,13 @@ def is_gone(root: Root, path: str) -> bool:
 
 def every_cpu(root: Root) -> CPUSet | None:
     """Return all CPUs that the machine can ever have; None if the kernel does not report them."""
-    return _cpus(root, _POSSIBLE)
+    return read_cpus(root, _POSSIBLE)
 
 
 def cpus_of_nodes(root: Root) -> tuple[CPUSet, ...]:
     """Return the CPUs of each NUMA node for which the kernel lists some."""
     folders = (name for name in names(root, _NODES) if name.removeprefix("node").isdecimal())
-    return tuple(cpus for name in folders if (cpus := _cpus(root, f"{_NODES}/{name}/cpulist")))
+    return tuple(cpus for name in folders if (cpus := read_cpus(root, f"{_NODES}/{name}/cpulist")))
 
 
 def has_unified_cgroups(root: Root) -> bool:
@@ -114,7 +114,7 @@ def unmovable(root: Root, seen: Collection[str], *, by_systemd: bool) -> Iterato
 
 def _unseen(root: Root, path: str) -> Iterator[str]:
     if not is_gone(root, path):
-        why = "it is not a list of CPUs" if _cpus(root, path) is None else "its device cannot be read"
+        why = "it is not a list of CPUs" if read_cpus(root, path) is None else "its device cannot be read"
         yield f"the work that /{path} places stays, because {why}"
     elif path.endswith("/smp_affinity_list"):
         number = path.split("/")[2]
@@ -147,7 +147,7 @@ def _unmovable_units(root: Root, *, by_systemd: bool) -> Iterator[str]:
                 f"{name} stays, because systemd does not answer at /{BUS} and the cpuset controller is not on in "
                 f"/{_CGROUP}/cgroup.subtree_control"
             )
-        elif _cpus(root, f"{folder}/cpuset.cpus") is None:
+        elif read_cpus(root, f"{folder}/cpuset.cpus") is None:
             yield f"{name} stays, because /{folder}/cpuset.cpus is not a list of CPUs"
 
 
@@ -158,7 +158,7 @@ def _interrupts(root: Root) -> Iterator[Setting]:
         raise MachineError(f"/{_IRQ} cannot be listed, so interrupts cannot be moved: {error.strerror}") from error
     for name in _numbers(names):
         path = _interrupt_file(name)
-        cpus, owner = _cpus(root, path), _devices(root, name)
+        cpus, owner = read_cpus(root, path), _devices(root, name)
         if cpus is not None and owner is not None:
             yield Setting(path, Kind.INTERRUPT, cpus, owner=owner)
 
@@ -181,7 +181,7 @@ def _devices(root: Root, interrupt: str) -> str | None:
 
 def _masks(root: Root) -> Iterator[Setting]:
     for path, kind in ((NEW_INTERRUPTS, Kind.NEW_INTERRUPTS), (_WORKQUEUE, Kind.WORKQUEUE)):
-        cpus = _cpus(root, path)
+        cpus = read_cpus(root, path)
         if cpus is not None:
             yield Setting(path, kind, cpus)
 
@@ -189,7 +189,7 @@ def _masks(root: Root) -> Iterator[Setting]:
 def _queues(root: Root) -> Iterator[Setting]:
     for path in _queue_files(root):
         index = f"{path.partition('/queues/')[0]}/ifindex"
-        cpus, owner = _cpus(root, path), read_attribute(root, index)
+        cpus, owner = read_cpus(root, path), read_attribute(root, index)
         if owner is None and is_gone(root, index):
             owner = ""
         # A queue without CPUs is not steered, so there is nothing to move.
@@ -238,7 +238,8 @@ def _kept(root: Root, folder: str, depth: int = _DEEPEST) -> str:
     return next(filter(None, reasons), "")
 
 
-def _cpus(root: Root, path: str) -> CPUSet | None:
+def read_cpus(root: Root, path: str) -> CPUSet | None:
+    """Return the CPUs in the file of a setting; None if it is missing or cannot be read."""
     text = read_attribute(root, path)
     if text is None:
         return None

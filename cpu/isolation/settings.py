@@ -377,6 +377,8 @@ def kernels_words(error: OSError) -> str:
 def _unmoved(path: str, owner: str, reason: str) -> str:
     if path.startswith(UNITS):
         return f"{path.removeprefix(UNITS)} stays where it is: systemd says {reason}"
+    if path.endswith(".sock"):
+        return f"/{path} may put interrupts back on quiet CPUs: {reason}"
     return f"{_name(path, owner)} stays where it is: the kernel says {reason}"
 
 

@@ -270,6 +270,11 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "kubelet-config-invalid",
         "correct the file",
     ),
+    "reserved CPUs that kubelet cannot read": (
+        lambda node: node.kubelet(reservedSystemCPUs="0, 1"),
+        "kubelet-config-invalid",
+        "correct the file",
+    ),
     "kubelet's memory manager": (
         lambda node: node.kubelet(memoryManagerPolicy="Static", reservedSystemCPUs="0"),
         "kubelet-memory-manager-static",

@@ -45,6 +45,7 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
         config: its configuration file; empty to search for it.
 
     Raises:
+        UnparsedError: its configuration file is not YAML, or its reserved CPUs are not a cpu-list.
         HostError: neither kubelet nor its configuration file can be read.
     """
     process = running(host, "kubelet")
@@ -268,4 +269,4 @@ def _cpus(path: str, text: Any) -> CPUSet:
     try:
         return CPUSet.parse(str(text))
     except ValueError as error:
-        raise HostError(f"kubelet's configuration: reservedSystemCPUs in {path}: {error}") from error
+        raise UnparsedError(f"kubelet's configuration {path}: reservedSystemCPUs: {error}") from error

@@ -151,6 +151,16 @@ def test_an_irqbalance_that_does_not_answer_is_named_with_what_to_do(tmp_path: P
     mute.end()
 
 
+def test_an_irqbalance_that_cuts_a_long_list_is_named(irqbalance: FakeIRQBalance, tmp_path: Path) -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(tmp_path)))
+    irqbalance.reads = 500
+    settle(tuner, [quiet_record("a", ",".join(map(str, range(2, 512, 2))))], notes)
+    assert [each for each in tuner.remaining if "irqbalance7.sock may put interrupts back" in each and "1.9.5" in each]
+    settle(tuner, [], notes)
+    assert banned(irqbalance) == "7"
+
+
 def test_an_irqbalance_that_ends_meanwhile_does_not_fail_the_claim(irqbalance: FakeIRQBalance) -> None:
     class Ending(IRQBalance):
         def ban(self, *arguments: object) -> None:
