@@ -24,8 +24,6 @@ from dranode.api.resource import (
     DeviceClaim,
     DeviceClass,
     DeviceSelector,
-    DeviceSubRequest,
-    ExactDeviceRequest,
     Node,
     NodeSelector,
     NodeSelectorRequirement,
@@ -93,10 +91,8 @@ def _collect_from_claim(names: set[AttributeName], claim: DeviceClaim, declared:
             if name is not None:
                 domain, _, identifier = name.rpartition("/")
                 names.add((domain, identifier))
-    requests: list[ExactDeviceRequest | DeviceSubRequest] = []
-    for request in claim.requests:
-        requests += request.first_available if request.exactly is None else (request.exactly, *request.first_available)
-    return all(not request.derived_attributes and _collect(names, request.selectors, declared) for request in requests)
+    options = (option for request in claim.requests for option in request.options.values())
+    return all(not option.derived_attributes and _collect(names, option.selectors, declared) for option in options)
 
 
 def _collect(names: set[AttributeName], selectors: Iterable[DeviceSelector], declared: KnownToCEL) -> bool:
