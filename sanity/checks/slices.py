@@ -407,7 +407,7 @@ def _newest(slices: list[KubeDocument], document: KubeDocument) -> int:
 
 
 def _timeless(devices: list[KubeDocument]) -> list[KubeDocument]:
-    copied = copy.deepcopy(devices)
+    copied = sorted(copy.deepcopy(devices), key=lambda device: str(device.get("name")))
     for device in copied:
         for taint in device.get("taints") or ():
             taint.pop("timeAdded", None)
