@@ -266,7 +266,7 @@ class _PodMaker:
         if self._queued and source.kind == "Job" and controller.metadata.labels.get(_QUEUE_LABEL):
             return []
         documents: list[dict[str, Any]] = []
-        why = ""
+        why, stored = "", bool(controller.metadata.uid)
         match source.kind:
             case "Deployment":
                 controller, why = self._replica_set(controller)
@@ -276,7 +276,7 @@ class _PodMaker:
                 pass
         if controller.kind != source.kind:
             documents.append(without_tuples(encode(controller)))
-        pods, why = ([], why) if why else self._pods(controller, ".".join(POD_TEMPLATES[source.kind]))
+        pods, why = ([], why) if why else self._pods(controller, ".".join(POD_TEMPLATES[source.kind]), stored=stored)
         self._note(source, controller, pods, why)
         return [SourceDocument(source.file, source.index, document) for document in (*documents, *pods)]
 
@@ -300,7 +300,7 @@ class _PodMaker:
         if deployment.spec.paused:
             return deployment, "it is paused before it has a ReplicaSet"
         template = _template(deployment)
-        _checked(template, ".".join(POD_TEMPLATES["Deployment"]))
+        _checked(template, ".".join(POD_TEMPLATES["Deployment"]), stored=bool(deployment.metadata.uid))
         mark = template_hash(json.dumps(template, sort_keys=True, default=str))
         labeled = _labeled(template, {_HASH: mark})
         selector = deployment.spec.selector or LabelSelector()
@@ -332,10 +332,10 @@ class _PodMaker:
         )
         return Controller(api_version="batch/v1", kind="Job", metadata=metadata, spec=job.spec), ""
 
-    def _pods(self, controller: Controller, path: str) -> tuple[list[dict[str, Any]], str]:
+    def _pods(self, controller: Controller, path: str, *, stored: bool) -> tuple[list[dict[str, Any]], str]:
         """Return the pods that a controller has to create, and why it creates none; `path` is that of the template."""
         template = _template(controller)
-        pod = _checked(template, path)
+        pod = _checked(template, path, stored=stored)
         existing = self._existing.pods.get(controller.owner, [])
         count = _or_one(controller.spec.replicas)
         match controller.kind:
@@ -481,14 +481,14 @@ def _labeled(template: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[
     return {**template, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}}
 
 
-def _checked(template: Mapping[str, Any], path: str) -> SchedulingPod:
+def _checked(template: Mapping[str, Any], path: str, *, stored: bool) -> SchedulingPod:
     """Return the template as a pod.
 
     Raises:
         DocumentError: it does not decode, or the API server would reject its pods.
     """
     pod = decode(SchedulingPod, {key: template[key] for key in _PARTS if key in template}, path)
-    check_pod(pod, f"{path}.")
+    check_pod(pod, f"{path}.", stored=stored)
     return pod
 
 

@@ -184,7 +184,7 @@ def _check_pod(
     def requests_of(entry: PodResourceClaim) -> tuple[str, ...] | None:
         return None if pod.spec.node_name else request_names(entry, pod.metadata.namespace, claims, templates)
 
-    for error in (*pod_errors(pod, requests_of), *pod_scheduling_errors(pod)):
+    for error in (*pod_errors(pod, requests_of), *pod_scheduling_errors(pod, stored=bool(pod.metadata.uid))):
         raise DocumentError(f"{source.place}: {error.path}: {error.message}")
 
 

@@ -193,15 +193,16 @@ _WEIGHTS: Final = range(1, 101)
 _CONTAINERS_ONLY: Final = Counting(0, pod_level=False)
 
 
-def check_pod(pod: SchedulingPod, head: str = "") -> None:
+def check_pod(pod: SchedulingPod, head: str = "", *, stored: bool = False) -> None:
     """Fail if the API server would reject what `pod_scheduling_errors` checks, or the pod's claims.
 
-    `head` is the path prefix of a pod template.
+    `head` is the path prefix of a pod template; `stored` is whether an API server has accepted the template.
 
     Raises:
         DocumentError: a claim is not named, for example, or an amount is below 0, not whole, or above its limit.
     """
-    for error in (*pod_errors(pod, lambda _: None), *pod_scheduling_errors(pod)):
+    stored = stored or bool(pod.metadata.uid)
+    for error in (*pod_errors(pod, lambda _: None), *pod_scheduling_errors(pod, stored=stored)):
         raise DocumentError(error.message, f"{head}{error.path}")
 
 
@@ -215,8 +216,18 @@ def check_node_amounts(node: SchedulingNode) -> None:
         raise DocumentError(error.message, error.path)
 
 
-def pod_scheduling_errors(pod: SchedulingPod) -> Iterator[FieldError]:
-    """Yield every error in node affinity, tolerations, spread, requests and limits, defaults included."""
+def pod_scheduling_errors(pod: SchedulingPod, *, stored: bool = False) -> Iterator[FieldError]:
+    """Yield every error in node affinity, tolerations, spread, requests and limits, defaults included.
+
+    A stored pod is checked for its amounts alone: API servers before 1.33 accepted, for example, label values in node
+    affinity that no label can have.
+    """
+    if not stored:
+        yield from _placement_errors(pod)
+    yield from _amount_errors(pod)
+
+
+def _placement_errors(pod: SchedulingPod) -> Iterator[FieldError]:
     yield from _affinity_errors(pod.spec.affinity.node_affinity, "spec.affinity.nodeAffinity")
     for index, toleration in enumerate(pod.spec.tolerations):
         where = f"spec.tolerations[{index}]"
@@ -231,7 +242,6 @@ def pod_scheduling_errors(pod: SchedulingPod) -> Iterator[FieldError]:
         if constraint.when_unsatisfiable not in _UNSATISFIABLE:
             problem = f'"{constraint.when_unsatisfiable}" is neither {" nor ".join(_UNSATISFIABLE)}'
             yield FieldError(f"{where}.whenUnsatisfiable", problem)
-    yield from _amount_errors(pod)
 
 
 def _affinity_errors(affinity: PodNodeAffinity, path: str) -> Iterator[FieldError]:

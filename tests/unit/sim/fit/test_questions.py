@@ -134,6 +134,28 @@ def test_neither_a_pod_that_is_being_deleted_nor_the_257th_of_a_claim_is_placed(
     assert "already has 256 pods" in found[1].placement.problem
 
 
+@pytest.mark.parametrize(
+    ("terms", "fits"),
+    [
+        ([("In", "x", "-x")], False),
+        ([("NotIn", "-x")], False),
+        ([("In", "-x"), ("In", "1_000")], True),
+        ([("Gt", "5")], False),
+        ([("Exists",)], True),
+    ],
+)
+def test_a_stored_term_that_kube_scheduler_cannot_parse_matches_no_node(
+    terms: list[tuple[str, ...]], *, fits: bool
+) -> None:
+    expressions = [{"key": "a", "operator": operator, "values": values} for operator, *values in terms]
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]} for expression in expressions]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    pod = pod_document("p", affinity=affinity)
+    pod["metadata"]["uid"] = "stored"
+    (answer,) = answers(node_document("a", a="1_000"), pod)
+    assert (answer.placement.node is not None) == fits
+
+
 def test_the_allocatable_amounts_of_a_node_are_its_capacity_by_default() -> None:
     node = node_document("a", "4")
     node["status"] = {"capacity": node["status"]["allocatable"]}
