@@ -28,6 +28,7 @@ from dranode.driver.kube.server import (
     UnreachableError,
     UnusableCredentialsError,
     tls_context,
+    tls_problem,
 )
 
 log = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class APIResponse:
 
 
 class _TLSError(Exception):
-    """One side does not accept the other's certificate."""
+    """There is no TLS connection, for example because one side does not accept the other's certificate."""
 
 
 class _ClosedMeanwhile(Exception):  # noqa: N818 - no error: another connection is taken
@@ -198,14 +199,14 @@ class Connection:
             answer.close()
         except _TLSError as error:
             if self._is_last(server):
-                raise UnreachableError(f"the certificate of {server} is not trusted: {error}") from error
-            log.debug("server=%s certificate is not trusted: %s", server, error)
+                raise UnreachableError(str(error)) from error
+            log.debug("%s", error)
         left = deadline - time.monotonic()
         server, request = self._authenticated(outgoing, stale=server)
         try:
             return self._sent(server, request, outgoing, time.monotonic() + left)
         except _TLSError as error:
-            raise UnreachableError(f"the certificate of {server} is not trusted: {error}") from error
+            raise UnreachableError(str(error)) from error
 
     def begin(self, outgoing: Outgoing) -> Callable[[], APIResponse | None] | None:
         """Send a request that only reads on an open connection; the caller waits for the answer later.
@@ -301,7 +302,7 @@ class Connection:
             channel = Channel(server.connect(seconds_left(deadline)))
             return self._exchanged(channel, request, outgoing, deadline, kept=False)
         except ssl.SSLError as error:
-            raise _TLSError(error.strerror or str(error)) from error
+            raise _TLSError(tls_problem(server, error)) from error
         except TimeoutError as error:
             # Without the number of seconds, so that the same error is logged only once.
             raise UnreachableError(f"{server} did not answer in time") from error

@@ -109,7 +109,7 @@ def _seconds(wait: Any) -> float:
 def _sentence(what: str, status: int, message: str) -> str:
     match status:
         case HTTPStatus.UNAUTHORIZED:
-            return f"the API server rejects this account's token for {what}; check that the account exists"
+            return f"the API server rejects the credentials for {what}; they may have expired, or their account is gone"
         case HTTPStatus.FORBIDDEN:
             return f"RBAC or an admission policy does not let this account {what}: {message}"
         case _:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,8 +32,9 @@ _INFO: Final = "KUBERNETES_EXEC_INFO"
 _MODES: Final = ("Never", "IfAvailable", "Always")
 # How much of the program's error output goes into an error, in characters.
 _LAST_WORDS: Final = 400
-# How long to wait for the error output after the program has ended, in seconds.
+# How long to wait for the rest of its outputs after the program has ended, in seconds.
 _LAST_SECONDS: Final = 1.0
+_PIECE: Final = 1024
 
 
 class ExecCredentialStatus(APIDocument, frozen=True, kw_only=True):
@@ -136,7 +138,7 @@ class ExecCredentials:
         variables = {variable.name: variable.value for variable in program.env}
         # The kubeconfig's variables win over those of the process, and KUBERNETES_EXEC_INFO over both, as for kubectl.
         environment = {**os.environ, **variables, _INFO: self._info(interactive=interactive)}
-        error_output = bytearray()
+        printed, error_output = bytearray(), bytearray()
         killed = threading.Event()
         try:
             with (
@@ -154,19 +156,23 @@ class ExecCredentials:
                 self._limited(process, killed),
             ):
                 # Both outputs are read at the same time, because a program that has filled an unread pipe never ends.
-                passing = threading.Thread(
-                    target=_pass_on, args=(process.stderr, error_output), name="exec-stderr", daemon=True
-                )
-                passing.start()
-                assert process.stdout is not None  # noqa: S101 - a pipe, see above
-                printed = process.stdout.read()
+                readers = [
+                    threading.Thread(target=_read, args=(process.stdout, printed), daemon=True),
+                    threading.Thread(target=_pass_on, args=(process.stderr, error_output), daemon=True),
+                ]
+                for reader in readers:
+                    reader.start()
                 process.wait()
-                # The wait is limited: a process that the program has left behind may keep the pipe open.
-                passing.join(_LAST_SECONDS)
-        except OSError as error:
+                # The wait is limited: a process that the program has left behind may keep the pipes open.
+                for reader in readers:
+                    reader.join(_LAST_SECONDS)
+        except (OSError, ValueError) as error:  # a ValueError for an argument or a variable that no program can get
             hint = f"; {' '.join(program.install_hint.split())}" if program.install_hint else ""
+            reason = getattr(error, "strerror", None) or str(error)
+            if isinstance(error, FileNotFoundError) and shutil.which(program.command):
+                reason = "the interpreter in its first line does not exist; check the end of that line, too"
             raise UnreachableError(
-                f"{program.command}, which provides the credentials, cannot be run: {error.strerror}{hint}"
+                f"{program.command}, which provides the credentials, cannot be run: {reason}{hint}"
             ) from error
         if killed.is_set():
             raise self._wrong(f"it took more than {self._seconds:.0f} s")
@@ -176,7 +182,7 @@ class ExecCredentials:
                 f"{program.command}, which provides the credentials, ended with exit status {process.returncode}"
                 f"{words and f': {words}'}"
             )
-        return printed
+        return bytes(printed)
 
     @contextlib.contextmanager
     def _limited(self, process: subprocess.Popen[bytes], killed: threading.Event) -> Iterator[None]:
@@ -233,12 +239,18 @@ class ExecCredentials:
         return UnreachableError(f"{self._program.command}, which provides the credentials, cannot be used: {what}")
 
 
+def _read(stdout: IO[bytes], printed: bytearray) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        while piece := stdout.read(_PIECE):
+            printed += piece
+
+
 def _pass_on(stderr: IO[bytes] | None, kept: bytearray) -> None:
     """Pass a program's error output on as it comes, for example the address of a login page, and keep its end."""
     if stderr is None:
         return
     with contextlib.suppress(OSError, ValueError):
-        while piece := stderr.read(1024):
+        while piece := stderr.read(_PIECE):
             # Only the end is kept, since that is where a program usually says why it failed.
             kept += piece
             del kept[: -2 * _LAST_WORDS]

@@ -22,6 +22,7 @@ _MAX_CHUNK_LINE: Final = 1 << 10
 MAX_BODY: Final = 32 << 20
 _READ: Final = 64 << 10
 _NO_BODY: Final = frozenset({204, 304})
+_VERSION: Final = b"HTTP/1."
 # As many as Go's client takes (net/http, max1xxResponses).
 _MAX_ANNOUNCEMENTS: Final = 5
 _SWITCHING_PROTOCOLS: Final = 101
@@ -238,11 +239,15 @@ class Channel:
         return self._take(at + len(end))[:at]
 
     def _head(self) -> Head:
-        first, *lines = self._until(b"\r\n\r\n", _MAX_HEADERS).split(b"\r\n")
+        # Checked at once, because servers of other protocols never send the end of a head.
+        while len(self._buffer) < len(_VERSION):
+            self._fill()
+        begins = bytes(self._buffer[:40])
+        first, *lines = self._until(b"\r\n\r\n" if begins.startswith(_VERSION) else b"", _MAX_HEADERS).split(b"\r\n")
         version, _, rest = first.partition(b" ")
         status = rest[:3]
-        if not version.startswith(b"HTTP/1.") or not status.isdigit():
-            raise BrokenError(f"the answer is not HTTP/1: it begins with {first[:40]!r}")
+        if not status.isdigit():
+            raise BrokenError(f"the answer is not HTTP/1: it begins with {begins!r}")
         headers: dict[str, str] = {}
         for line in lines:
             name, _, value = line.partition(b":")

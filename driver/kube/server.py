@@ -182,6 +182,15 @@ def tls_context(authority: bytes | None, *, verify: bool = True, public: bool = 
     return context
 
 
+def tls_problem(peer: object, error: ssl.SSLError) -> str:
+    """Return why there is no TLS connection to a server or a proxy."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of {peer} is not trusted: {error.strerror}"
+    if error.reason == "WRONG_VERSION_NUMBER":
+        return f"{peer} does not speak TLS; check its port, or whether its address should begin with http:"
+    return f"TLS with {peer} fails: {error.strerror or error}"
+
+
 def _trust(context: ssl.SSLContext, bundle: bytes) -> None:
     """Trust the certificates of a bundle; comments and other blocks are ignored, as Go ignores them.
 
@@ -252,7 +261,7 @@ def _connect_to_proxy(proxy: Proxy, deadline: float) -> socket.socket:
         raise
     except ssl.SSLError as error:
         # Reported as an error of the connection: the caller takes an SSLError for one of the API server's certificate.
-        raise OSError(f"the certificate of {proxy} is not trusted: {error.strerror or error}") from error
+        raise OSError(tls_problem(proxy, error)) from error
     except OSError as error:
         raise OSError(f"{proxy} does not answer: {error.strerror or error}") from error
 

@@ -209,7 +209,7 @@ def test_a_token_file_is_read_again_when_its_token_is_rejected(api: ApiServer, t
     client = connect(api, tmp_path, token_file=token)
     client.send(GET_NODE)
     api.tokens = {"new"}
-    with pytest.raises(ApiError, match="rejects this account's token for get nodes") as raised:
+    with pytest.raises(ApiError, match="rejects the credentials for get nodes") as raised:
         client.send(GET_NODE)
     assert "old" not in str(raised.value)
     token.write_text("new")

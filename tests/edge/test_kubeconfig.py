@@ -82,7 +82,7 @@ def test_a_client_certificate_is_read_from_files_and_from_base64(tmp_path: Path)
     with asked_server(client_certificate=True) as seen:
         for user in users:
             assert get(write_kubeconfig(tmp_path, seen.port, user)) == "node"
-        with pytest.raises(ApiError, match=r"does not answer|is not trusted"):
+        with pytest.raises(ApiError, match=r"does not answer|TLS with .* fails"):
             get(write_kubeconfig(tmp_path, seen.port, {}))
     assert [each["subject"] for each in seen.certificates] == [((("commonName", "127.0.0.1"),),)] * 2
 
@@ -186,7 +186,7 @@ def test_a_program_whose_token_is_rejected_is_run_once_more(tmp_path: Path, *, r
         path = str(write_kubeconfig(tmp_path, seen.port, user))
         client = Client(Connection(Credentials(path), retries=retries), retries=retries)
         for _ in range(3):
-            with pytest.raises(ApiError, match="rejects this account's token"):
+            with pytest.raises(ApiError, match="rejects the credentials"):
                 client.send(GET)
     # A driver asks for every request, since the account may work again. A command asks once more in all.
     assert runs(tmp_path) == (4 if retries else 2)
@@ -220,14 +220,14 @@ def test_a_driver_runs_a_failing_program_again(tmp_path: Path) -> None:
 
 
 def test_a_process_that_a_program_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
-    # Like an agent that keeps a login: it holds the program's standard error, and waits for input that never comes.
-    left = "import subprocess\nchild = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\n"
+    # Like an agent that keeps a login: it holds the program's outputs, and lives longer than `get` waits.
+    left = "import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
     body = f"{left}open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n{given({'token': 't'})}"
     with asked_server() as seen:
-        try:
-            assert get(write_kubeconfig(tmp_path, seen.port, executed(program(tmp_path, body)))) == "node"
-        finally:
-            os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+        answer = get(write_kubeconfig(tmp_path, seen.port, executed(program(tmp_path, body))))
+        # It fails if the child had to end before.
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+    assert answer == "node"
 
 
 def test_a_program_gives_a_certificate(tmp_path: Path) -> None:
@@ -283,12 +283,17 @@ def test_a_token_in_the_kubeconfig_has_precedence_over_a_program(tmp_path: Path)
             {"command": "./missing", "installHint": "get it\nthere"},
             "cannot be run: .*; get it there",
         ),
+        ("", {"env": [{"name": "A=B", "value": ""}]}, "cannot be run: illegal environment variable name"),
+        ("", {"args": ["a\0"]}, "cannot be run: embedded null byte"),
+        ("", {"command": "./windows"}, "cannot be run: the interpreter in its first line does not exist"),
     ],
 )
 def test_a_program_that_breaks_the_protocol_is_named(
     tmp_path: Path, body: str, more: dict[str, Any], sentence: str
 ) -> None:
     user = executed(**{"command": program(tmp_path, body), **more})
+    (tmp_path / "windows").write_bytes(b"#!/bin/sh\r\n")
+    (tmp_path / "windows").chmod(0o755)
     with asked_server() as seen, pytest.raises(ApiError, match=sentence) as raised:
         get(write_kubeconfig(tmp_path, seen.port, user))
     assert "provides the credentials" in str(raised.value)
@@ -498,6 +503,10 @@ def test_a_proxy_that_is_not_trusted_or_does_not_answer_is_named(tmp_path: Path)
         assert not heads
     with pytest.raises(ApiError, match=r"the proxy 127\.0\.0\.1:1 does not answer: Connection refused"):
         get(write_kubeconfig(tmp_path, 1, {}, cluster={**AUTHORITY, "proxy-url": "http://127.0.0.1:1"}))
+    with asked_server(tls=False) as plain:
+        for proxy in ({}, {"proxy-url": f"https://127.0.0.1:{plain.port}"}):
+            with pytest.raises(ApiError, match=f"{'proxy' if proxy else 'server'} .* does not speak TLS;"):
+                get(write_kubeconfig(tmp_path, plain.port, {}, cluster={**AUTHORITY, **proxy}))
 
 
 # --- files and contexts ---

@@ -152,6 +152,13 @@ def test_a_server_that_does_not_read_is_given_up_when_the_time_is_up(ends: tuple
         channel.request(b"x" * (16 << 20), 0.2)
 
 
+def test_another_protocol_is_recognized_without_waiting_for_its_end(ends: tuple[Channel, socket.socket]) -> None:
+    channel, server = ends
+    server.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+    with pytest.raises(BrokenError, match="is not HTTP/1: it begins with b'SSH"):
+        channel.request(b"GET / HTTP/1.1\r\n\r\n", PATIENCE)
+
+
 @pytest.mark.parametrize(
     "sent",
     [
