@@ -276,12 +276,9 @@ class DriverLink:
         return f"the driver ended with {how}"
 
     def eventually(self, holds: Callable[[], T], seconds: float | None = None) -> T:
-        """Return the result of `holds` as soon as it is true, or the last one after the bench's patience.
-
-        A driver that has ended is not waited for.
-        """
+        """Return the result of `holds` as soon as it is true, or the last one after the bench's patience."""
         ends = time.monotonic() + (self.patience if seconds is None else seconds)
-        while not (seen := holds()) and time.monotonic() < ends and not self._ended():
+        while not (seen := holds()) and time.monotonic() < ends:
             time.sleep(_LOOK_SECONDS)
         return seen
 

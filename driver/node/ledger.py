@@ -1,7 +1,7 @@
 """The durable record of claims: one SQLite file for each driver, with one row for each claim.
 
 The ledger decides who holds what. CDI specs and running containers are compared with it, never the other way round. It
-uses WAL mode with `synchronous=FULL`: a commit that has returned survives a power cut, for the price of one flush. A
+uses WAL mode and `synchronous=EXTRA`: a commit that has returned survives a power cut, for the price of one flush. A
 row that fails its checksum is quarantined; the other rows stay in use.
 
 The file is checked for damage whenever it is opened, and whenever a statement affects another number of rows than are
@@ -384,7 +384,9 @@ class Ledger:
 
     def _open(self) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
+        # With a WAL this is the same as FULL. Where SQLite cannot have one, such as on some network file systems, only
+        # EXTRA flushes the folder after each commit, without which a power cut could undo it.
+        self._db.execute("PRAGMA synchronous=EXTRA")
         self._db.execute(f"PRAGMA wal_autocheckpoint={_JOURNAL_PAGES}")
         with self.transaction():
             # One transaction, so that two instances that start together do not both create the tables.

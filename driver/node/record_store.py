@@ -270,6 +270,10 @@ class RecordStore:
         except CorruptLedgerError as error:
             self._shut()
             ledger = self._rebuild(error)
+        except LedgerError:
+            # The next call opens it again and so checks the whole file: it may have been overwritten.
+            self._shut()
+            raise
         self._fresh = True
         return ledger
 

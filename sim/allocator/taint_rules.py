@@ -145,8 +145,10 @@ def rule_warnings(rule: DeviceTaintRule) -> Iterator[FieldError]:
 
 
 def _placed_rule(source: SourceDocument) -> DeviceTaintRule:
-    with source.names_errors():
+    try:
         return taint_rule(source)
+    except DocumentError as error:
+        raise DocumentError(f"{source.place}: {error}") from error
 
 
 def rules_on(

@@ -13,17 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from dranode.api.documents import decode, encode, without_tuples
 from dranode.api.errors import DocumentError, number_of
-from dranode.api.field_errors import FieldError, metadata_errors
+from dranode.api.field_errors import FieldError
 from dranode.api.manifests import SourceDocument, custom_group, generated_name, template_hash
 from dranode.api.resource import APIDocument, DeviceToleration, Node, ObjectMeta
 from dranode.sim.allocator.pools import only
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, check_pod
-from dranode.sim.scheduler.documents import LabelMatcher, LabelSelector, SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.node_rules import matches_required, untolerated_taint
 
 # The largest number of pods that Kubernetes supports in a cluster.
@@ -36,7 +34,7 @@ _INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _HASH: Final = "pod-template-hash"
 _LONGEST: Final = 253
 _DIGITS: Final = 10
-_SELECTING: Final = ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet")
+_NO_COMPLETIONS: Final = "completions are required when the completion mode is Indexed"
 # The path of the pod template in each kind.
 POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
     "PodTemplate": ("template",),
@@ -71,7 +69,7 @@ class ControllerSpec(APIDocument, frozen=True, kw_only=True):
     completions: int | None = None
     completion_mode: str | None = None
     suspend: bool | None = None
-    selector: LabelSelector | None = None  # that of a ReplicationController has another form and is not read
+    selector: Mapping[str, Any] | None = None
     template: Mapping[str, Any] | None = None
     job_template: Mapping[str, Any] | None = None
 
@@ -206,12 +204,13 @@ def _phase(document: Mapping[str, Any]) -> str:
     return str(status.get("phase")) if isinstance(status, Mapping) else ""
 
 
-def controller_errors(controller: Controller) -> Iterator[FieldError]:
+def controller_errors(document: Mapping[str, Any]) -> Iterator[FieldError]:
     """Yield the errors in the fields that decide the number of pods.
 
     Raises:
-        DocumentError: the template of a Job does not decode.
+        DocumentError: the object does not decode.
     """
+    controller = decode(Controller, document)
     of_job = controller.spec.job_template is not None
     spec, path = (_job_in(controller).spec, "spec.jobTemplate.spec") if of_job else (controller.spec, "spec")
     for name, number in (
@@ -223,27 +222,7 @@ def controller_errors(controller: Controller) -> Iterator[FieldError]:
         if number is not None and number < 0:
             yield FieldError(f"{path}.{name}", f"{number} must not be negative")
     if spec.completion_mode == "Indexed" and spec.completions is None:
-        yield FieldError(f"{path}.completions", "completions are required when the completion mode is Indexed")
-
-
-def own_errors(controller: Controller) -> Iterator[FieldError]:
-    """Yield the other errors of an object outside of its pod template: in its metadata and its selector.
-
-    Raises:
-        DocumentError: the selector has a wrong operator.
-    """
-    yield from metadata_errors(controller.metadata)
-    if controller.kind not in _SELECTING:
-        return
-    try:
-        matcher = LabelMatcher(controller.spec.selector or LabelSelector())
-    except DocumentError as error:
-        raise DocumentError(str(error), "spec.selector") from error
-    labels = _metadata(_template(controller)).get("labels")
-    if matcher.everything:
-        yield FieldError("spec.selector", "a selector is required")
-    elif not matcher.matches(labels if isinstance(labels, Mapping) else {}):
-        yield FieldError("spec.template.metadata.labels", "spec.selector does not match these labels")
+        yield FieldError(f"{path}.completions", _NO_COMPLETIONS)
 
 
 class _PodMaker:
@@ -261,12 +240,10 @@ class _PodMaker:
         controller = decode(Controller, source.document)
         if not controller.metadata.name:
             raise DocumentError("a name is required", "metadata.name")
-        for error in controller_errors(controller):
-            raise DocumentError(error.message, error.path)
         if self._queued and source.kind == "Job" and controller.metadata.labels.get(_QUEUE_LABEL):
             return []
         documents: list[dict[str, Any]] = []
-        why, stored = "", bool(controller.metadata.uid)
+        why = ""
         match source.kind:
             case "Deployment":
                 controller, why = self._replica_set(controller)
@@ -276,7 +253,7 @@ class _PodMaker:
                 pass
         if controller.kind != source.kind:
             documents.append(without_tuples(encode(controller)))
-        pods, why = ([], why) if why else self._pods(controller, ".".join(POD_TEMPLATES[source.kind]), stored=stored)
+        pods, why = ([], why) if why else self._pods(controller, ".".join(POD_TEMPLATES[source.kind]))
         self._note(source, controller, pods, why)
         return [SourceDocument(source.file, source.index, document) for document in (*documents, *pods)]
 
@@ -300,11 +277,12 @@ class _PodMaker:
         if deployment.spec.paused:
             return deployment, "it is paused before it has a ReplicaSet"
         template = _template(deployment)
-        _checked(template, ".".join(POD_TEMPLATES["Deployment"]), stored=bool(deployment.metadata.uid))
+        _checked(template, ".".join(POD_TEMPLATES["Deployment"]))
         mark = template_hash(json.dumps(template, sort_keys=True, default=str))
         labeled = _labeled(template, {_HASH: mark})
-        selector = deployment.spec.selector or LabelSelector()
-        selector = replace(selector, match_labels={**selector.match_labels, _HASH: mark})
+        selector = dict(deployment.spec.selector or {})
+        labels = selector.get("matchLabels")
+        selector["matchLabels"] = {**(labels if isinstance(labels, Mapping) else {}), _HASH: mark}
         return Controller(
             api_version="apps/v1",
             kind="ReplicaSet",
@@ -332,20 +310,20 @@ class _PodMaker:
         )
         return Controller(api_version="batch/v1", kind="Job", metadata=metadata, spec=job.spec), ""
 
-    def _pods(self, controller: Controller, path: str, *, stored: bool) -> tuple[list[dict[str, Any]], str]:
+    def _pods(self, controller: Controller, path: str) -> tuple[list[dict[str, Any]], str]:
         """Return the pods that a controller has to create, and why it creates none; `path` is that of the template."""
         template = _template(controller)
-        pod = _checked(template, path, stored=stored)
+        pod = _checked(template, path)
         existing = self._existing.pods.get(controller.owner, [])
-        count = _or_one(controller.spec.replicas)
         match controller.kind:
             case "Job":
                 return self._job_pods(controller, template, existing)
             case "StatefulSet":
-                return self._numbered_pods(controller, template, count), _unless("spec.replicas is 0", count)
+                return self._numbered_pods(controller, template), _unless("spec.replicas is 0", _replicas(controller))
             case "DaemonSet":
                 return self._daemon_pods(controller, template, pod, existing)
             case _:
+                count = _replicas(controller)
                 self._reserve(count - len(existing))
                 pods = [self._pod(controller, template) for _ in range(count - len(existing))]
                 return pods, _unless("spec.replicas is 0", count)
@@ -355,7 +333,7 @@ class _PodMaker:
     ) -> tuple[list[dict[str, Any]], str]:
         """Return as many pods as may run at the same time and are still needed."""
         spec, status = job.spec, job.status
-        parallelism = _or_one(spec.parallelism)
+        parallelism = _natural(spec.parallelism, 1, "spec.parallelism")
         ended = next((item.type for item in status.conditions if item.type in _ENDS and item.status == "True"), "")
         if ended or spec.suspend:
             queue = " until its queue admits it, which local --queues simulates" if _asks_for_queue(job) else ""
@@ -363,19 +341,21 @@ class _PodMaker:
         labels = {"batch.kubernetes.io/job-name": job.metadata.name, "job-name": job.metadata.name}
         template = _labeled(template, labels)
         completions = spec.completions
+        if completions is None and spec.completion_mode == "Indexed":
+            raise DocumentError(_NO_COMPLETIONS, "spec.completions")
         if completions is None:
             needed = len(existing) if status.succeeded else parallelism
         else:
-            needed = min(parallelism, completions - status.succeeded)
+            needed = min(parallelism, _natural(completions, 1, "spec.completions") - status.succeeded)
         count = max(0, needed - len(existing))
         self._reserve(count)
         if spec.completion_mode != "Indexed" or completions is None:
-            return [self._pod(job, template) for _ in range(count)], _unless(_none_needed(parallelism), needed)
+            return [self._pod(job, template) for _ in range(count)], _unless("it is complete", needed)
         done = set(_indexes(f"{status.completed_indexes},{status.failed_indexes or ''}", completions))
         done |= set(map(_index_of, existing))
         indexes = (index for index in range(completions) if index not in done)
         pods = [self._indexed(job, template, index) for index, _ in zip(indexes, range(count), strict=False)]
-        return pods, _unless(_none_needed(parallelism), needed)
+        return pods, _unless("it is complete", needed)
 
     def _indexed(self, job: Controller, template: Mapping[str, Any], index: int) -> dict[str, Any]:
         tail = f"-{index}-"
@@ -385,9 +365,9 @@ class _PodMaker:
         template = {**template, "metadata": {**_metadata(template), "annotations": annotations}}
         return self._pod(job, template, base=base)
 
-    def _numbered_pods(self, controller: Controller, template: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    def _numbered_pods(self, controller: Controller, template: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the pods of a StatefulSet, with numbered names and their own volumes."""
-        first = controller.spec.ordinals.start
+        first, count = _natural(controller.spec.ordinals.start, 0, "spec.ordinals.start"), _replicas(controller)
         self._reserve(count)
         pods = []
         for number in range(first, first + count):
@@ -457,14 +437,16 @@ class _PodMaker:
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": dict(template.get("spec") or {})}
 
 
-_PARTS: Final = ("metadata", "spec")  # of a template
 _ENDS: Final = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
 
 
 def _job_in(cron_job: Controller) -> Controller:
     """Return the Job in the template of a CronJob."""
     template = cron_job.spec.job_template or {}
-    return decode(Controller, {key: template[key] for key in _PARTS if key in template}, "spec.jobTemplate")
+    try:
+        return decode(Controller, {key: template[key] for key in ("metadata", "spec") if key in template})
+    except DocumentError as error:
+        raise DocumentError(str(error).removeprefix(f"{error.path}: "), f"spec.jobTemplate.{error.path}") from error
 
 
 def _template(controller: Controller) -> Mapping[str, Any]:
@@ -481,23 +463,28 @@ def _labeled(template: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[
     return {**template, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}}
 
 
-def _checked(template: Mapping[str, Any], path: str, *, stored: bool) -> SchedulingPod:
+def _checked(template: Mapping[str, Any], path: str) -> SchedulingPod:
     """Return the template as a pod.
 
     Raises:
         DocumentError: it does not decode, or the API server would reject its pods.
     """
-    pod = decode(SchedulingPod, {key: template[key] for key in _PARTS if key in template}, path)
-    check_pod(pod, f"{path}.", stored=stored)
+    try:
+        pod = decode(SchedulingPod, {key: template[key] for key in ("metadata", "spec") if key in template})
+    except DocumentError as error:
+        raise DocumentError(str(error).removeprefix(f"{error.path}: "), f"{path}.{error.path}") from error
+    check_pod(pod, f"{path}.")
     return pod
 
 
-def _or_one(number: int | None) -> int:
-    return 1 if number is None else number
+def _replicas(controller: Controller) -> int:
+    return _natural(controller.spec.replicas, 1, "spec.replicas")
 
 
-def _none_needed(parallelism: int) -> str:
-    return "it is complete" if parallelism else "spec.parallelism is 0"
+def _natural(number: int | None, default: int, path: str) -> int:
+    if number is not None and number < 0:
+        raise DocumentError(f"{number} must not be negative", path)
+    return default if number is None else number
 
 
 def _unless(why: str, count: int) -> str:

@@ -132,8 +132,12 @@ def located(source: SourceDocument, function: Callable[..., Any], *arguments: An
     Raises:
         DocumentError: the function raised it; the document's place (file and object) is prepended.
     """
-    with source.names_errors():
+    try:
         return function(*arguments)
+    except DocumentError as error:
+        placed = DocumentError(f"{source.place}: {error}")
+        placed.path = error.path
+        raise placed from error
 
 
 def find(sources: Iterable[SourceDocument]) -> tuple[SourceValue[Any], ...]:

@@ -259,7 +259,7 @@ def test_a_ledger_that_was_just_opened_is_unchanged_until_another_process_commit
 def test_a_new_ledger_has_no_commit_and_flushes_each(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.db")
     assert ledger.read().commits == 0
-    assert ledger._db.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert ledger._db.execute("PRAGMA synchronous").fetchone() == (3,)
     with ledger.transaction():
         assert ledger.commit(put=(A,)) == 1
 

@@ -226,6 +226,20 @@ def test_an_older_ledger_that_is_put_back_is_not_trusted(tmp_path: Path) -> None
     assert {record.uid: record for record in opened(tmp_path).records()} == before
 
 
+def test_a_ledger_that_is_overwritten_under_a_driver_is_rebuilt_without_a_restart(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    # Before the first checkpoint it has no table.
+    empty = ledger(tmp_path).read_bytes()
+    prepare(node, claim(1))
+    other = Ledger(ledger(tmp_path))
+    other._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    other.close()
+    ledger(tmp_path).write_bytes(empty)
+    assert not isinstance(prepare(node, claim(2)), Prepared)
+    assert isinstance(prepare(node, claim(2)), Prepared)
+    assert {record.uid for record in node.records()} == {"uid-1", "uid-2"}
+
+
 def test_a_copy_is_rewritten_if_an_earlier_dranode_did_not_keep_it_up_to_date(tmp_path: Path) -> None:
     with_claims(tmp_path)
     earlier = Ledger(ledger(tmp_path))
