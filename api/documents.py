@@ -57,6 +57,7 @@ _NULL: Final = "got `null`"
 _UNKNOWN: Final = "contains unknown field "
 _NO_WORD: Final = "Invalid enum value "
 _EXPECTED: Final = re.compile(r"expected ([\w| ]+), got (\w+)")
+_LENGTH: Final = re.compile(r"expected array of length ([<>])= (\d+)")
 _AT: Final = r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$"
 
 
@@ -180,12 +181,15 @@ def _error(kind: Any, error: msgspec.DecodeError) -> DocumentError:
         names = ", ".join(field_names(kind, path))
         sentence += f"; there are {names}" if names else ""
     elif sentence.startswith(_NO_WORD) and (words := words_at(kind, path)):
-        sentence = f"{sentence.removeprefix(_NO_WORD)} is not {' or '.join(words)}"
+        sentence = f"{sentence.removeprefix(_NO_WORD)} is not {' or '.join(filter(None, words))}"
     return DocumentError(sentence, path.replace("[...]", "{}"))
 
 
 def _plain(text: str) -> str:
     sentence = text.replace("`", "").replace("Expected", "expected", 1).replace("Object ", "", 1)
+    if (length := _LENGTH.fullmatch(sentence)) is not None:
+        bound = "needs at least" if length[1] == ">" else "may have at most"
+        return f"the list {bound} {length[2]} {'entry' if length[2] == '1' else 'entries'}"
     types = _EXPECTED.fullmatch(sentence)
     if types is None:
         return sentence

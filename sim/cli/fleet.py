@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,7 +11,7 @@ import click
 from dranode.api.errors import UsageError
 from dranode.api.manifests import SourceDocument
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.machine.yaml_files import load_documents
+from dranode.driver.machine.yaml_files import load_documents, parse_yaml
 from dranode.driver.plugins import load_plugins
 from dranode.show.output import console, emit, reporting, write_pictures
 from dranode.show.terminal import hanging
@@ -24,6 +24,7 @@ from dranode.sim.fleet.report import FleetReport, fleet_document, report_picture
 from dranode.sim.fleet.run import ImaginedFleet, admit, place
 from dranode.sim.fleet.show import attempts_drawn, show_fleet
 from dranode.sim.machines.forms import open_machine
+from dranode.sim.queues.documents import CONFIG_GROUP
 from dranode.sim.queues.report import QueueRun
 
 
@@ -52,7 +53,7 @@ def run_on_fleet(
         progress("reading")
         discover = _discover(drivers, options)
         fleet = ImaginedFleet.joined([ImaginedFleet.read(path, discover) for path in nodes]) if nodes else None
-        sources = load_documents([*queues, *files])
+        sources = tuple(_with_configurations(load_documents([*queues, *files])))
         nodes_known = (lambda: [node for node, _ in fleet.nodes]) if fleet is not None else None
         sources = simulated(sources, nodes_known, queued=bool(queues))
         check_unused(sources)
@@ -74,6 +75,21 @@ def run_on_fleet(
     unplaced = report is not None and any(result.node is None for result in report.results)
     if unplaced or (run is not None and run.waiting):
         raise click.exceptions.Exit(1)
+
+
+def _with_configurations(sources: Iterable[SourceDocument]) -> Iterator[SourceDocument]:
+    """Yield the documents, and the Configuration of Kueue in a ConfigMap, as `kubectl get configmap` prints it.
+
+    Raises:
+        DocumentError: the Configuration is not one YAML document.
+    """
+    for source in sources:
+        yield source
+        data = source.document.get("data") if source.kind == "ConfigMap" else None
+        for name, text in data.items() if isinstance(data, Mapping) else ():
+            place = f"{source.place}, data[{name}]"
+            if CONFIG_GROUP in str(text) and "kind" in (document := parse_yaml(str(text).encode(), place) or {}):
+                yield SourceDocument(place, 0, document)
 
 
 def _without_queue(sources: Sequence[SourceDocument]) -> list[str]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dranode.api.documents import decode, encode, without_tuples
 from dranode.api.errors import DocumentError, number_of
 from dranode.api.field_errors import FieldError
-from dranode.api.manifests import SourceDocument, custom_group, generated_name, template_hash
+from dranode.api.manifests import SourceDocument, custom_group, generated_name, object_key, template_hash
 from dranode.api.resource import APIDocument, DeviceToleration, Node, ObjectMeta
 from dranode.sim.allocator.pools import only
 from dranode.sim.cluster.holdings import ClaimKey
@@ -148,7 +148,9 @@ def with_pods(
     makers = [source for source in sources if source.kind in POD_TEMPLATES and source.kind != "PodTemplate"]
     if not makers:
         return MadePods(sources)
-    maker = _PodMaker(nodes, _Existing.of((*sources, *around)), queued)
+    keys = {object_key(source.document) for source in sources if source.kind == "LocalQueue"}
+    defaults = {key[2] for key in keys if key and key[3] == "default"} if queued else None
+    maker = _PodMaker(nodes, _Existing.of((*sources, *around)), defaults)
     documents: list[SourceDocument] = []
     for source in sources:
         documents.append(source)
@@ -228,11 +230,13 @@ def controller_errors(document: Mapping[str, Any]) -> Iterator[FieldError]:
 class _PodMaker:
     """Creates pods, one controller after another, with a note on each."""
 
-    def __init__(self, nodes: Callable[[], Sequence[Node]], existing: _Existing, queued: bool) -> None:  # noqa: FBT001
+    def __init__(
+        self, nodes: Callable[[], Sequence[Node]], existing: _Existing, default_queues: set[str] | None
+    ) -> None:
         self.notes: list[str] = []
         self._nodes = nodes
         self._existing = existing
-        self._queued = queued
+        self._default_queues = default_queues
         self._count = 0
 
     def of(self, source: SourceDocument) -> list[SourceDocument]:
@@ -240,8 +244,8 @@ class _PodMaker:
         controller = decode(Controller, source.document)
         if not controller.metadata.name:
             raise DocumentError("a name is required", "metadata.name")
-        if self._queued and source.kind == "Job" and controller.metadata.labels.get(_QUEUE_LABEL):
-            return []
+        for error in controller_errors(source.document):
+            raise DocumentError(error.message, error.path)
         documents: list[dict[str, Any]] = []
         why = ""
         match source.kind:
@@ -253,6 +257,8 @@ class _PodMaker:
                 pass
         if controller.kind != source.kind:
             documents.append(without_tuples(encode(controller)))
+        if self._default_queues is not None and _asks_for_queue(controller, self._default_queues):
+            return [SourceDocument(source.file, source.index, document) for document in documents]
         pods, why = ([], why) if why else self._pods(controller, ".".join(POD_TEMPLATES[source.kind]))
         self._note(source, controller, pods, why)
         return [SourceDocument(source.file, source.index, document) for document in (*documents, *pods)]
@@ -277,7 +283,7 @@ class _PodMaker:
         if deployment.spec.paused:
             return deployment, "it is paused before it has a ReplicaSet"
         template = _template(deployment)
-        _checked(template, ".".join(POD_TEMPLATES["Deployment"]))
+        checked_template(template, ".".join(POD_TEMPLATES["Deployment"]))
         mark = template_hash(json.dumps(template, sort_keys=True, default=str))
         labeled = _labeled(template, {_HASH: mark})
         selector = dict(deployment.spec.selector or {})
@@ -313,17 +319,17 @@ class _PodMaker:
     def _pods(self, controller: Controller, path: str) -> tuple[list[dict[str, Any]], str]:
         """Return the pods that a controller has to create, and why it creates none; `path` is that of the template."""
         template = _template(controller)
-        pod = _checked(template, path)
+        pod = checked_template(template, path)
         existing = self._existing.pods.get(controller.owner, [])
+        count = _or(controller.spec.replicas, 1)
         match controller.kind:
             case "Job":
                 return self._job_pods(controller, template, existing)
             case "StatefulSet":
-                return self._numbered_pods(controller, template), _unless("spec.replicas is 0", _replicas(controller))
+                return self._numbered_pods(controller, template), _unless("spec.replicas is 0", count)
             case "DaemonSet":
                 return self._daemon_pods(controller, template, pod, existing)
             case _:
-                count = _replicas(controller)
                 self._reserve(count - len(existing))
                 pods = [self._pod(controller, template) for _ in range(count - len(existing))]
                 return pods, _unless("spec.replicas is 0", count)
@@ -333,7 +339,7 @@ class _PodMaker:
     ) -> tuple[list[dict[str, Any]], str]:
         """Return as many pods as may run at the same time and are still needed."""
         spec, status = job.spec, job.status
-        parallelism = _natural(spec.parallelism, 1, "spec.parallelism")
+        parallelism = _or(spec.parallelism, 1)
         ended = next((item.type for item in status.conditions if item.type in _ENDS and item.status == "True"), "")
         if ended or spec.suspend:
             queue = " until its queue admits it, which local --queues simulates" if _asks_for_queue(job) else ""
@@ -341,17 +347,15 @@ class _PodMaker:
         labels = {"batch.kubernetes.io/job-name": job.metadata.name, "job-name": job.metadata.name}
         template = _labeled(template, labels)
         completions = spec.completions
-        if completions is None and spec.completion_mode == "Indexed":
-            raise DocumentError(_NO_COMPLETIONS, "spec.completions")
         if completions is None:
             needed = len(existing) if status.succeeded else parallelism
         else:
-            needed = min(parallelism, _natural(completions, 1, "spec.completions") - status.succeeded)
+            needed = min(parallelism, completions - status.succeeded)
         count = max(0, needed - len(existing))
         self._reserve(count)
         if spec.completion_mode != "Indexed" or completions is None:
             return [self._pod(job, template) for _ in range(count)], _unless("it is complete", needed)
-        done = set(_indexes(f"{status.completed_indexes},{status.failed_indexes or ''}", completions))
+        done = set(job_indexes(f"{status.completed_indexes},{status.failed_indexes or ''}", completions))
         done |= set(map(_index_of, existing))
         indexes = (index for index in range(completions) if index not in done)
         pods = [self._indexed(job, template, index) for index, _ in zip(indexes, range(count), strict=False)]
@@ -367,7 +371,7 @@ class _PodMaker:
 
     def _numbered_pods(self, controller: Controller, template: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the pods of a StatefulSet, with numbered names and their own volumes."""
-        first, count = _natural(controller.spec.ordinals.start, 0, "spec.ordinals.start"), _replicas(controller)
+        first, count = controller.spec.ordinals.start, _or(controller.spec.replicas, 1)
         self._reserve(count)
         pods = []
         for number in range(first, first + count):
@@ -463,7 +467,7 @@ def _labeled(template: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[
     return {**template, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}}
 
 
-def _checked(template: Mapping[str, Any], path: str) -> SchedulingPod:
+def checked_template(template: Mapping[str, Any], path: str) -> SchedulingPod:
     """Return the template as a pod.
 
     Raises:
@@ -477,13 +481,7 @@ def _checked(template: Mapping[str, Any], path: str) -> SchedulingPod:
     return pod
 
 
-def _replicas(controller: Controller) -> int:
-    return _natural(controller.spec.replicas, 1, "spec.replicas")
-
-
-def _natural(number: int | None, default: int, path: str) -> int:
-    if number is not None and number < 0:
-        raise DocumentError(f"{number} must not be negative", path)
+def _or(number: int | None, default: int) -> int:
     return default if number is None else number
 
 
@@ -491,11 +489,13 @@ def _unless(why: str, count: int) -> str:
     return "" if count > 0 else why
 
 
-def _asks_for_queue(job: Controller) -> bool:
-    return bool(job.metadata.labels.get(_QUEUE_LABEL))
+def _asks_for_queue(job: Controller, defaults: Container[str] = ()) -> bool:
+    """Return whether Kueue admits a Job: it has a queue, or its namespace has the LocalQueue `default` (`defaults`)."""
+    new = not job.metadata.uid and job.namespace in defaults
+    return job.kind == "Job" and (new or bool(job.metadata.labels.get(_QUEUE_LABEL)))
 
 
-def _indexes(text: str, most: int) -> Iterator[int]:
+def job_indexes(text: str, most: int) -> Iterator[int]:
     """Yield the indexes below `most` in a list such as `0,3-5` of a Job's status."""
     for item in text.split(","):
         first, _, last = item.partition("-")

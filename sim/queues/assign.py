@@ -27,7 +27,6 @@ from dranode.sim.queues.values import (
     FlavorResource,
     Fungible,
     PodSet,
-    PreemptionPolicy,
     Preference,
     Queues,
     ResourceFlavor,
@@ -260,7 +259,7 @@ def why_not(flavor: ResourceFlavor, pod_set: PodSet) -> str:
     tolerations = (*pod_set.tolerations, *flavor.tolerations)
     for taint in flavor.node_taints:
         if taint.effect in _KEEPS_AWAY and not any(tolerates(toleration, taint) for toleration in tolerations):
-            return f'the taint {taint.key}={taint.value}:{taint.effect} of flavor "{flavor.name}" is not tolerated'
+            return f'the taint {taint.text} of flavor "{flavor.name}" is not tolerated'
     for key, value in pod_set.node_selector.items():
         if flavor.node_labels.get(key, value) != value:
             return f'nodeSelector wants {key}={value}, flavor "{flavor.name}" has {key}={flavor.node_labels[key]}'
@@ -479,16 +478,10 @@ class _Search:
             )
         short = f"{amount_text(of.resource, total - free)} more needed"
         nominal = self.usage.nodes[name].quota(of).nominal
-        if total > nominal and not below_root and not self._preempts_while_borrowing:
+        forbidden = self.queue.preemption.borrow_within_cohort.policy == "Never"
+        if total > nominal and not below_root and forbidden:
             return FlavorVerdict(
                 FlavorMode.NO_FIT, borrow, f"{short}, and the queue may not preempt beyond its nominalQuota"
             )
         simulated = self.oracle(self.workload, of, total)
         return FlavorVerdict(simulated.mode, simulated.borrow, short)
-
-    @property
-    def _preempts_while_borrowing(self) -> bool:
-        policies = self.queue.preemption
-        return policies.borrow_within_cohort.policy is not PreemptionPolicy.NEVER or (
-            self.queues.fair_sharing and policies.reclaim_within_cohort is not PreemptionPolicy.NEVER
-        )

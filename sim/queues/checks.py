@@ -21,17 +21,11 @@ from dranode.sim.queues.documents import (
     WorkloadSpec,
 )
 from dranode.sim.queues.quota import Usage
-from dranode.sim.queues.values import Cohort, FlavorResource, Fungible, PreemptionPolicy, amount_text
+from dranode.sim.queues.values import Cohort, FlavorResource, Fungible, amount_text
+from dranode.sim.scheduler.documents import LabelMatcher
 from dranode.sim.scheduler.requests import PODS
 
 _ZERO: Final = Quantity(0)
-_WITHIN: Final = (
-    PreemptionPolicy.NEVER,
-    PreemptionPolicy.LOWER_PRIORITY,
-    PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY,
-)
-_RECLAIM: Final = (PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.ANY)
-_BORROW: Final = (PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY)
 
 
 def check_groups(groups: tuple[ResourceGroupSpec, ...], flavors: Iterable[str], *, lends: bool, cohort: bool) -> None:
@@ -86,11 +80,15 @@ def _check_quota(quota: ResourceQuotaSpec, path: str, *, lends: bool, cohort: bo
 
 
 def check_policies(spec: ClusterQueueSpec) -> None:
-    """Check `flavorFungibility` (KEP-582) and `preemption`.
+    """Check `flavorFungibility` (KEP-582), `preemption` and `namespaceSelector`.
 
     Raises:
-        DocumentError: Kueue would reject a policy, alone or together with another field.
+        DocumentError: Kueue would reject a policy together with another field, or the selector is invalid.
     """
+    try:
+        LabelMatcher(spec.namespace_selector)
+    except DocumentError as error:
+        raise DocumentError(str(error), "spec.namespaceSelector") from error
     fungibility = spec.flavor_fungibility
     settings = {fungibility.when_can_borrow, fungibility.when_can_preempt}
     if fungibility.preference is not None and settings != {Fungible.TRY_NEXT_FLAVOR}:
@@ -99,17 +97,7 @@ def check_policies(spec: ClusterQueueSpec) -> None:
             "spec.flavorFungibility.preference",
         )
     preemption = spec.preemption
-    for name, policy, allowed in (
-        ("withinClusterQueue", preemption.within_cluster_queue, _WITHIN),
-        ("reclaimWithinCohort", preemption.reclaim_within_cohort, _RECLAIM),
-        ("borrowWithinCohort.policy", preemption.borrow_within_cohort.policy, _BORROW),
-    ):
-        if policy not in allowed:
-            raise DocumentError(f"{policy} is not one of {', '.join(allowed)}", f"spec.preemption.{name}")
-    if (
-        preemption.borrow_within_cohort.policy is not PreemptionPolicy.NEVER
-        and preemption.reclaim_within_cohort is PreemptionPolicy.NEVER
-    ):
+    if preemption.borrow_within_cohort.policy != "Never" and preemption.reclaim_within_cohort == "Never":
         raise DocumentError(
             "borrowWithinCohort needs a reclaimWithinCohort other than Never", "spec.preemption.borrowWithinCohort"
         )
@@ -133,9 +121,12 @@ def check_workload(spec: WorkloadSpec) -> None:
     """Check the names, counts and amounts of a workload's pod sets.
 
     Raises:
-        DocumentError: two pod sets have the same name, a number is below 0, or `minCount` is not between 1 and `count`.
+        DocumentError: two pod sets have the same name, a number is below 0, `minCount` is not between 1 and `count`, or
+            several pod sets have one.
     """
     names = [pod_set.name for pod_set in spec.pod_sets]
+    if sum(pod_set.min_count is not None for pod_set in spec.pod_sets) > 1:
+        raise DocumentError("only one pod set may have a minCount", "spec.podSets")
     for number, pod_set in enumerate(spec.pod_sets):
         path = f"spec.podSets[{number}]"
         if pod_set.name in names[:number]:

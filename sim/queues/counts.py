@@ -16,7 +16,6 @@ from math import ceil
 from msgspec.structs import replace
 
 from dranode.api.resource import (
-    Device,
     DeviceClass,
     DeviceRequest,
     DeviceSelector,
@@ -89,16 +88,15 @@ def pod_counts(spec: SchedulingPodSpec, namespace: str, devices: Devices) -> Req
 
 def _claim(spec: ResourceClaimSpec, devices: Devices) -> RequestCounts:
     counts: RequestCounts = {}
-    for request in spec.devices.requests:
-        for device_class, number in _by_class(request).items():
-            name = devices.mapped.get(device_class)
-            if name is None:
-                raise UncountableError(f'no deviceClassMappings entry names DeviceClass "{device_class}"')
-            counts[name] = counts.get(name, 0) + number
+    for request in map(_countable, spec.devices.requests):
+        name = devices.mapped.get(request.device_class_name)
+        if name is None:
+            raise UncountableError(f'no deviceClassMappings entry names DeviceClass "{request.device_class_name}"')
+        counts[name] = counts.get(name, 0) + _count(request)
     return counts
 
 
-def _by_class(request: DeviceRequest) -> RequestCounts:
+def _countable(request: DeviceRequest) -> ExactDeviceRequest:
     exactly = request.exactly
     if exactly is None:
         raise UncountableError(f"request {request.name}: Kueue does not support prioritized lists (firstAvailable)")
@@ -106,7 +104,7 @@ def _by_class(request: DeviceRequest) -> RequestCounts:
         raise UncountableError(f"request {request.name}: Kueue 0.19 does not support adminAccess")
     if exactly.allocation_mode == "All":
         raise UncountableError("a request for all devices of a class cannot be counted before it is allocated")
-    return {exactly.device_class_name: _count(exactly)}
+    return exactly
 
 
 def _count(request: ExactDeviceRequest) -> int:
@@ -173,14 +171,10 @@ def _matching(
         for number, device in enumerate(slice_.spec.devices):
             if count == needed:
                 return count
-            if (place, number) not in counted and _matches(selectors, slice_.spec.driver, device):
+            if (place, number) not in counted and all(item.matches(slice_.spec.driver, device) for item in selectors):
                 counted.add((place, number))
                 count += 1
     return count
-
-
-def _matches(selectors: tuple[Selector, ...], driver: str, device: Device) -> bool:
-    return all(selector.matches(driver, device) for selector in selectors)
 
 
 def _containers(spec: SchedulingPodSpec) -> RequestCounts:

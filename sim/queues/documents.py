@@ -1,13 +1,15 @@
 """Kueue's documents. v1beta1 is converted to v1beta2, so that other modules only see v1beta2.
 
 Source: `kueue.x-k8s.io/v1beta1`, `kueue.x-k8s.io/v1beta2`, `config.kueue.x-k8s.io` (Configuration). Unknown fields are
-ignored, as in Kubernetes, but a field with the name from the other version is an error.
+found by `setup.not_simulated`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from msgspec import Meta
 
 from dranode.api.documents import decode, without_nulls
 from dranode.api.errors import DocumentError
@@ -20,6 +22,10 @@ from dranode.api.resource import (
 )
 from dranode.sim.queues.values import FlavorFungibility, Fungible, Preemption
 from dranode.sim.scheduler.documents import LabelSelector, SchedulingPodSpec
+
+T = TypeVar("T")
+Some = Annotated[tuple[T, ...], Meta(min_length=1, max_length=64)]
+StopPolicy = Literal["None", "Hold", "HoldAndDrain"]
 
 
 class PodTemplate(APIDocument, frozen=True, kw_only=True):
@@ -46,12 +52,11 @@ class PodSetSpec(APIDocument, frozen=True, kw_only=True):
 
 
 class WorkloadSpec(APIDocument, frozen=True, kw_only=True):
-    """`Workload.spec`; the priority class is `priorityClassName` in v1beta1 and `priorityClassRef` in v1beta2."""
+    """`Workload.spec`."""
 
-    pod_sets: tuple[PodSetSpec, ...] = ()
+    pod_sets: Annotated[tuple[PodSetSpec, ...], Meta(min_length=1, max_length=18)]
     queue_name: str = ""
     priority: int | None = None
-    priority_class_name: str = ""
     priority_class_ref: Mapping[str, str] = {}
     active: bool = True
 
@@ -77,6 +82,7 @@ class WorkloadCondition(APIDocument, frozen=True, kw_only=True):
 
     type: str
     status: str
+    reason: str = ""
     last_transition_time: str = ""
 
 
@@ -87,31 +93,58 @@ class ReclaimablePod(APIDocument, frozen=True, kw_only=True):
     count: int
 
 
+class RequeueState(APIDocument, frozen=True, kw_only=True):
+    """`status.requeueState`."""
+
+    requeue_at: str = ""
+
+
 class WorkloadStatus(APIDocument, frozen=True, kw_only=True):
     """`Workload.status`."""
 
     admission: Admission | None = None
     conditions: tuple[WorkloadCondition, ...] = ()
     reclaimable_pods: tuple[ReclaimablePod, ...] = ()
+    requeue_state: RequeueState = RequeueState()
 
-    def since(self, kind: str) -> str | None:
-        """Return when a condition became true; None if it is not true."""
-        return next((c.last_transition_time for c in self.conditions if c.type == kind and c.status == "True"), None)
+    def since(self, kind: str, reasons: tuple[str, ...] = ()) -> str | None:
+        """Return when a condition became true (for one of the reasons, if there are any); None if it is not true."""
+        met = (c for c in self.conditions if c.type == kind and c.status == "True")
+        return next((c.last_transition_time for c in met if not reasons or c.reason in reasons), None)
+
+    @property
+    def quota(self) -> Admission | None:
+        """Return the quota that the workload holds; none if the condition QuotaReserved says that it was taken back."""
+        lost = any(c.type == "QuotaReserved" and c.status != "True" for c in self.conditions)
+        return None if lost else self.admission
+
+    @property
+    def holds_back(self) -> str:
+        """Return why a workload without quota is not in its queue; empty if it is."""
+        if any(c.type == "QuotaReserved" and c.status == "False" and c.reason == "OnHold" for c in self.conditions):
+            return "it is on hold (condition QuotaReserved)"
+        if self.since("WaitingForReplacementPods") is not None:
+            return "it waits for replacement pods (condition WaitingForReplacementPods)"
+        again = self.requeue_state.requeue_at
+        return f"it was evicted and is not queued again before {again} (status.requeueState)" if again else ""
 
 
 class WorkloadDocument(APIDocument, frozen=True, kw_only=True):
     """`Workload`: pod sets that are admitted together."""
 
     metadata: ObjectMeta
-    spec: WorkloadSpec = WorkloadSpec()
+    spec: WorkloadSpec
     status: WorkloadStatus = WorkloadStatus()
 
 
 API_GROUP: Final = "kueue.x-k8s.io"
 CONFIG_GROUP: Final = "config.kueue.x-k8s.io"
 _VERSIONS: Final = ("v1beta1", "v1beta2")
-_RENAMED: Final = {"v1beta1": ("cohort", "cohortName"), "v1beta2": ("cohortName", "cohort")}
 _STOP_IN_V1BETA1: Final = ("Borrow", "Preempt")
+_PRIORITY_KINDS: Final = {
+    "kueue.x-k8s.io/workloadpriorityclass": {"kind": "WorkloadPriorityClass"},
+    "scheduling.k8s.io/priorityclass": {"kind": "PriorityClass"},
+}
 
 
 class ResourceQuotaSpec(APIDocument, frozen=True, kw_only=True):
@@ -127,14 +160,14 @@ class FlavorQuotasSpec(APIDocument, frozen=True, kw_only=True):
     """`resourceGroups[].flavors[]`."""
 
     name: str
-    resources: tuple[ResourceQuotaSpec, ...] = ()
+    resources: Some[ResourceQuotaSpec]
 
 
 class ResourceGroupSpec(APIDocument, frozen=True, kw_only=True):
     """`resourceGroups[]`."""
 
-    covered_resources: tuple[str, ...]
-    flavors: tuple[FlavorQuotasSpec, ...] = ()
+    covered_resources: Some[str]
+    flavors: Some[FlavorQuotasSpec]
 
 
 class ClusterQueueSpec(APIDocument, frozen=True, kw_only=True):
@@ -143,10 +176,10 @@ class ClusterQueueSpec(APIDocument, frozen=True, kw_only=True):
     cohort_name: str = ""
     namespace_selector: LabelSelector | None = None
     resource_groups: tuple[ResourceGroupSpec, ...] = ()
-    queueing_strategy: str = ""
+    queueing_strategy: Literal["BestEffortFIFO", "StrictFIFO"] = "BestEffortFIFO"
     flavor_fungibility: FlavorFungibility = FlavorFungibility()
     preemption: Preemption = Preemption()
-    stop_policy: str = "None"
+    stop_policy: StopPolicy = "None"
 
 
 class ClusterQueueDocument(APIDocument, frozen=True, kw_only=True):
@@ -170,12 +203,25 @@ class CohortDocument(APIDocument, frozen=True, kw_only=True):
     spec: CohortSpec = CohortSpec()
 
 
+class FlavorTaint(DeviceTaint, frozen=True, kw_only=True):
+    """`ResourceFlavor.spec.nodeTaints[]`; taints of nodes and devices have the same fields."""
+
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+
+class FlavorToleration(DeviceToleration, frozen=True, kw_only=True):
+    """`ResourceFlavor.spec.tolerations[]`."""
+
+    operator: Literal["", "Equal", "Exists"] = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+
+
 class ResourceFlavorSpec(APIDocument, frozen=True, kw_only=True):
-    """`ResourceFlavor.spec`; taints and tolerations of nodes and devices have the same fields."""
+    """`ResourceFlavor.spec`."""
 
     node_labels: Mapping[str, str] = {}
-    node_taints: tuple[DeviceTaint, ...] = ()
-    tolerations: tuple[DeviceToleration, ...] = ()
+    node_taints: tuple[FlavorTaint, ...] = ()
+    tolerations: tuple[FlavorToleration, ...] = ()
 
 
 class ResourceFlavorDocument(APIDocument, frozen=True, kw_only=True):
@@ -189,7 +235,7 @@ class LocalQueueSpec(APIDocument, frozen=True, kw_only=True):
     """`LocalQueue.spec`."""
 
     cluster_queue: str
-    stop_policy: str = "None"
+    stop_policy: StopPolicy = "None"
 
 
 class LocalQueueDocument(APIDocument, frozen=True, kw_only=True):
@@ -203,7 +249,7 @@ class DeviceClassMapping(APIDocument, frozen=True, kw_only=True):
     """`resources.deviceClassMappings[]`: the resource name under which quota counts the devices of some classes."""
 
     name: str
-    device_class_names: tuple[str, ...]
+    device_class_names: Some[str]
     sources: tuple[Any, ...] = ()
 
 
@@ -211,7 +257,7 @@ class ConfigurationResources(APIDocument, frozen=True, kw_only=True):
     """`resources`."""
 
     device_class_mappings: tuple[DeviceClassMapping, ...] = ()
-    quota_check_strategy: str = "BlockUndeclared"
+    quota_check_strategy: Literal["BlockUndeclared", "IgnoreUndeclared"] = "BlockUndeclared"
 
 
 class PriorityClassDocument(APIDocument, frozen=True, kw_only=True):
@@ -223,10 +269,9 @@ class PriorityClassDocument(APIDocument, frozen=True, kw_only=True):
 
 
 class ConfigurationDocument(APIDocument, frozen=True, kw_only=True):
-    """Kueue's `Configuration`; `deviceClassMappings` may also be at its top level."""
+    """Kueue's `Configuration`."""
 
     resources: ConfigurationResources = ConfigurationResources()
-    device_class_mappings: tuple[DeviceClassMapping, ...] = ()
     fair_sharing: Any = None
     feature_gates: Mapping[str, Any] = {}
 
@@ -248,25 +293,41 @@ def read_document(document: Mapping[str, Any]) -> APIDocument | None:
     Raises:
         DocumentError: the document does not decode, or its version is neither v1beta1 nor v1beta2.
     """
+    known = kueue_document(document)
+    return None if known is None else decode(*known)
+
+
+def kueue_document(document: Mapping[str, Any]) -> tuple[type[APIDocument], Mapping[str, Any]] | None:
+    """Return the type and the v1beta2 form of one of Kueue's documents; None for another document.
+
+    Raises:
+        DocumentError: its version is neither v1beta1 nor v1beta2, or it is v1beta1 with a field of v1beta2.
+    """
     group, _, version = str(document.get("apiVersion", "")).rpartition("/")
     kind = DOCUMENTS.get(str(document.get("kind")))
     if group not in (API_GROUP, CONFIG_GROUP) or kind is None:
         return None
     if version not in _VERSIONS:
         raise DocumentError(f'{group} is supported as v1beta1 and v1beta2, not as "{version}"', "apiVersion")
-    return decode(kind, _to_v1beta2(without_nulls(document), version))
+    return kind, _to_v1beta2(without_nulls(document), version)
 
 
 def _to_v1beta2(document: Mapping[str, Any], version: str) -> Mapping[str, Any]:
-    spec = document.get("spec")
-    if document.get("kind") != "ClusterQueue" or not isinstance(spec, Mapping):
+    spec, kind = document.get("spec"), document.get("kind")
+    if kind == "Configuration" and version == "v1beta1" and isinstance(shares := document.get("fairSharing"), Mapping):
+        # In v1beta2, fair sharing is on if the field exists.
+        return {**document, "fairSharing": shares if shares.get("enable") else None}
+    if not isinstance(spec, Mapping):
         return document
-    name, foreign_name = _RENAMED[version]
-    if foreign_name in spec:
-        raise DocumentError(f"{version} calls this field {name}", f"spec.{foreign_name}")
-    if version == "v1beta2":
+    if kind == "Workload" and version == "v1beta1" and "priorityClassName" in spec:
+        rest = {key: value for key, value in spec.items() if key not in ("priorityClassName", "priorityClassSource")}
+        origin = _PRIORITY_KINDS.get(spec.get("priorityClassSource") or "", {})
+        return {**document, "spec": {**rest, "priorityClassRef": {**origin, "name": spec["priorityClassName"]}}}
+    if kind != "ClusterQueue" or version == "v1beta2":
         return document
-    converted = {**spec, "cohortName": spec.get("cohort", "")}
+    if "cohortName" in spec:
+        raise DocumentError("v1beta1 calls this field cohort", "spec.cohortName")
+    converted = {"cohortName" if key == "cohort" else key: value for key, value in spec.items()}
     fungibility = spec.get("flavorFungibility")
     if isinstance(fungibility, Mapping):
         converted["flavorFungibility"] = {

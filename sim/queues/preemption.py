@@ -15,7 +15,7 @@ from enum import IntEnum
 
 from dranode.sim.queues.assign import FlavorMode, Simulation
 from dranode.sim.queues.quota import QuotaNode, Usage
-from dranode.sim.queues.values import Admitted, FlavorResource, PreemptionPolicy, Queues, Workload
+from dranode.sim.queues.values import Admitted, FlavorResource, Policy, Queues, Workload
 
 
 class _Claim(IntEnum):
@@ -101,9 +101,7 @@ class Preemptor:
     ) -> tuple[bool, ...]:
         """Return the values to try for whether the queue may borrow after the preemption, in order."""
         node = self.usage.nodes[workload.queue]
-        forbidden = (
-            self.queues.cluster_queues[workload.queue].preemption.borrow_within_cohort.policy is PreemptionPolicy.NEVER
-        )
+        forbidden = self.queues.cluster_queues[workload.queue].preemption.borrow_within_cohort.policy == "Never"
         below = all(self.usage.at(node, of) < node.quota(of).nominal for of in contested)
         claims = {candidate.claim for candidate in candidates}
         if claims <= {_Claim.OWN_QUEUE} or (forbidden and not below):
@@ -156,22 +154,22 @@ class Preemptor:
     def _while_borrowing(self, workload: Workload, item: Admitted) -> bool:
         borrowing = self.queues.cluster_queues[workload.queue].preemption.borrow_within_cohort
         priority, threshold = item.workload.priority, borrowing.max_priority_threshold
-        if borrowing.policy is PreemptionPolicy.NEVER or priority >= workload.priority:
+        if borrowing.policy == "Never" or priority >= workload.priority:
             return False
         return threshold is None or priority <= threshold
 
 
-def _may(policy: PreemptionPolicy, workload: Workload, item: Admitted) -> bool:
+def _may(policy: Policy, workload: Workload, item: Admitted) -> bool:
     lower = item.workload.priority < workload.priority
     match policy:
-        case PreemptionPolicy.NEVER:
+        case "Never":
             return False
-        case PreemptionPolicy.LOWER_PRIORITY:
+        case "LowerPriority":
             return lower
-        case PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY:
+        case "LowerOrNewerEqualPriority":
             same = item.workload.priority == workload.priority
             return lower or (same and item.workload.created > workload.created)
-        case PreemptionPolicy.ANY:
+        case "Any":
             return True
 
 

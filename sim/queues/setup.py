@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -21,21 +22,17 @@ from dranode.sim.queues.documents import (
     API_GROUP,
     CONFIG_GROUP,
     ClusterQueueDocument,
-    ClusterQueueSpec,
     CohortDocument,
-    CohortSpec,
     ConfigurationDocument,
     LocalQueueDocument,
-    LocalQueueSpec,
     PriorityClassDocument,
     ResourceFlavorDocument,
-    ResourceFlavorSpec,
     ResourceGroupSpec,
     WorkloadDocument,
-    WorkloadSpec,
+    kueue_document,
 )
 from dranode.sim.queues.quota import Usage, unused_quota
-from dranode.sim.queues.sources import JOB, QUEUE_LABEL, SourceValue, find, of_kind
+from dranode.sim.queues.sources import JOB, QUEUE_LABEL, SourceValue, find, located, of_kind
 from dranode.sim.queues.values import (
     Admitted,
     ClusterQueue,
@@ -86,15 +83,16 @@ def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] |
         DocumentError: a document is invalid, or contradicts others; names file, object and path.
     """
     sources = tuple(sources)
+    unsimulated = not_simulated(sources)
     values = find(sources)
     queues = queues_of(values)
-    policies = {item.name: item.value.spec.stop_policy for item in of_kind(values, ClusterQueueDocument)}
-    policies |= {item.key: item.value.spec.stop_policy for item in of_kind(values, LocalQueueDocument)}
+    stopped = {item.name: _stopped(item.value) for item in of_kind(values, ClusterQueueDocument)}
+    stopped |= {item.key: _stopped(item.value) for item in of_kind(values, LocalQueueDocument)}
     around = WorkloadContext(
         queues,
         devices_of(values, published),
         {item.key: item.value.spec.cluster_queue for item in of_kind(values, LocalQueueDocument)},
-        {name: policy for name, policy in policies.items() if policy != _RUNNING},
+        stopped,
         {item.name: item.value.spec.namespace_selector for item in of_kind(values, ClusterQueueDocument)},
         {item.metadata.name: item.metadata.labels for _, item in decoded(sources, LabeledObject, "Namespace")},
         {
@@ -111,10 +109,11 @@ def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] |
         if item.value.status.since("Finished") is not None or not item.value.spec.active:
             continue
         workload = item.apply(workload_of, item.value, item.key, created, around)
-        if item.value.status.admission is None:
+        admission = item.value.status.quota
+        if admission is None or workload.inadmissible.endswith("(HoldAndDrain)"):
             pending.append(workload)
             continue
-        holder = item.apply(admitted_of, item.value, item.value.status.admission, workload, queues)
+        holder = item.apply(admitted_of, item.value, admission, workload, queues)
         admitted.append(holder)
         usage = usage.charge(workload.queue, holder.usage)
     notes = tuple(
@@ -123,7 +122,13 @@ def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] |
         for sentence in overused(usage, queue.name, queue.value.spec.resource_groups)
     )
     by_key = {item.key: item.value for item in documents}
-    return Setup(queues, tuple(pending), tuple(admitted), usage, by_key, (*not_simulated(sources), *notes))
+    return Setup(queues, tuple(pending), tuple(admitted), usage, by_key, (*unsimulated, *notes))
+
+
+def _stopped(queue: ClusterQueueDocument | LocalQueueDocument) -> str:
+    if queue.metadata.deletion_timestamp:
+        return "is being deleted"
+    return f"is stopped ({queue.spec.stop_policy})" if queue.spec.stop_policy != "None" else ""
 
 
 def _with_class(item: SourceValue[WorkloadDocument], around: WorkloadContext) -> SourceValue[WorkloadDocument]:
@@ -138,29 +143,21 @@ def _with_class(item: SourceValue[WorkloadDocument], around: WorkloadContext) ->
     return replace(item, value=msgspec.structs.replace(item.value, spec=spec))
 
 
-_STRICT: Final = {"": False, "BestEffortFIFO": False, "StrictFIFO": True}
-_IGNORES: Final = {"BlockUndeclared": False, "IgnoreUndeclared": True}
-_RUNNING: Final = "None"
-
-
-def queues_of(documents: Iterable[SourceValue[Any]]) -> Queues:
+def queues_of(documents: Sequence[SourceValue[Any]]) -> Queues:
     """Return queues, cohorts and flavors.
 
     Raises:
         DocumentError: an undefined name, a limit without effect, a negative number, or a cycle of cohorts.
     """
-    documents = tuple(documents)
     configuration, gates = ConfigurationDocument(), QueueGates()
     for source in of_kind(documents, ConfigurationDocument):
         configuration = source.value
-        source.apply(_check_configuration, configuration)
         gates = source.apply(QueueGates.of, configuration.feature_gates)
     flavors = {item.name: _flavor(item) for item in of_kind(documents, ResourceFlavorDocument)}
     cohorts = {item.name: item.apply(_cohort, item.value, flavors) for item in of_kind(documents, CohortDocument)}
     for item in of_kind(documents, CohortDocument):
         item.apply(check_ancestors, item.name, cohorts)
-    strategy = configuration.resources.quota_check_strategy
-    ignores = _choice(_IGNORES, strategy, "resources.quotaCheckStrategy")
+    ignores = configuration.resources.quota_check_strategy == "IgnoreUndeclared"
     return Queues(
         {
             item.name: item.apply(_cluster_queue, item.value, flavors)
@@ -173,13 +170,12 @@ def queues_of(documents: Iterable[SourceValue[Any]]) -> Queues:
     )
 
 
-def devices_of(documents: Iterable[SourceValue[Any]], published: Iterable[ResourceSlice] | None) -> Devices:
+def devices_of(documents: Sequence[SourceValue[Any]], published: Iterable[ResourceSlice] | None) -> Devices:
     """Return the rules that turn devices into quota; `published` are the ResourceSlices of the cluster, if known.
 
     Raises:
-        DocumentError: a mapping counts something else than devices, or a class has two names.
+        DocumentError: a mapping counts something else than devices, a class has two names, or fair sharing is on.
     """
-    documents = tuple(documents)
     mapped: dict[str, str] = {}
     for item in of_kind(documents, ConfigurationDocument):
         mapped |= item.apply(_mapped, item.value)
@@ -193,32 +189,28 @@ def devices_of(documents: Iterable[SourceValue[Any]], published: Iterable[Resour
     )
 
 
-def _check_configuration(configuration: ConfigurationDocument) -> None:
-    shares = configuration.fair_sharing
-    if shares is not None and not (isinstance(shares, Mapping) and shares.get("enable") is False):
-        raise DocumentError(
-            "preemption by fair shares is not simulated; remove it to simulate preemption by priority",
-            "fairSharing",
-        )
-
-
 def _mapped(configuration: ConfigurationDocument) -> dict[str, str]:
     """Return the resource name under which the devices of each DeviceClass count."""
-    named = {"resources.": configuration.resources.device_class_mappings, "": configuration.device_class_mappings}
+    if configuration.fair_sharing is not None:
+        raise DocumentError(
+            "preemption by fair shares is not simulated; remove it to simulate preemption by priority", "fairSharing"
+        )
     mapped: dict[str, str] = {}
-    for place, mappings in named.items():
-        for number, mapping in enumerate(mappings):
-            if mapping.sources:
+    for number, mapping in enumerate(configuration.resources.device_class_mappings):
+        path = f"resources.deviceClassMappings[{number}]"
+        if mapping.name in mapped.values():
+            raise DocumentError(f'"{mapping.name}" is listed twice; list all of its classes once', f"{path}.name")
+        if mapping.sources:
+            raise DocumentError(
+                f'counts "{mapping.name}" by sources, but only whole devices can be simulated; remove sources',
+                f"{path}.sources",
+            )
+        for name in mapping.device_class_names:
+            if mapped.setdefault(name, mapping.name) != mapping.name:
                 raise DocumentError(
-                    f'counts "{mapping.name}" by sources, but only whole devices can be simulated; remove sources',
-                    f"{place}deviceClassMappings[{number}].sources",
+                    f'DeviceClass "{name}" already counts as "{mapped[name]}"; remove it from one of the two',
+                    f"{path}.deviceClassNames",
                 )
-            for name in mapping.device_class_names:
-                if mapped.setdefault(name, mapping.name) != mapping.name:
-                    raise DocumentError(
-                        f'DeviceClass "{name}" already counts as "{mapped[name]}"; remove it from one of the two',
-                        f"{place}deviceClassMappings[{number}].deviceClassNames",
-                    )
     return mapped
 
 
@@ -248,7 +240,7 @@ def _cluster_queue(document: ClusterQueueDocument, flavors: Mapping[str, Resourc
         _quotas(spec.resource_groups),
         spec.flavor_fungibility,
         spec.preemption,
-        _choice(_STRICT, spec.queueing_strategy, "spec.queueingStrategy"),
+        spec.queueing_strategy == "StrictFIFO",
     )
 
 
@@ -269,83 +261,65 @@ def _limit(resource: str, quantity: Quantity | None) -> int | None:
     return None if quantity is None else amount(resource, quantity)
 
 
-def _choice(table: Mapping[str, bool], word: str, path: str) -> bool:
-    if word not in table:
-        raise DocumentError(f'"{word}" is not one of {", ".join(name for name in table if name)}', path)
-    return table[word]
-
-
 # Fields and objects that decide in a cluster, but are not simulated.
 
-_SPECS: Final[Mapping[str, type[APIDocument]]] = {
-    "ClusterQueue": ClusterQueueSpec,
-    "Cohort": CohortSpec,
-    "LocalQueue": LocalQueueSpec,
-    "ResourceFlavor": ResourceFlavorSpec,
-    "Workload": WorkloadSpec,
+_ALSO: Final = """
+    admissionScope concurrentAdmissionPolicy maximumExecutionTimeSeconds preemptionGates admissionFairSharing
+    manageJobsWithoutQueueName managedJobsNamespaceSelector multiKueue waitForPodsReady excludeResourcePrefixes
+    transformations
+"""
+_NOT_SIMULATED: Final = {
+    **dict.fromkeys(_ALSO.split(), ""),
+    "admissionChecks": ": its workloads count as admitted once they hold quota",
+    "admissionChecksStrategy": ": its workloads count as admitted once they hold quota",
+    "fairSharing": ": preemption and order go by priority alone",
+    "topologyName": ": pods are placed without regard to racks and blocks",
 }
-_READ: Final = frozenset({*_SPECS, "Configuration", "WorkloadPriorityClass"})
-# The v1beta1 names of fields that are read.
-_OLD_NAMES: Final = frozenset({"spec.cohort", "spec.parent", "spec.priorityClassSource"})
-# The fields of a Configuration that decide about admission; the others configure Kueue's own process.
-_CONFIGURED: Final = (
-    "admissionFairSharing",
-    "manageJobsWithoutQueueName",
-    "managedJobsNamespaceSelector",
-    "multiKueue",
-    "waitForPodsReady",
-    "resources.excludeResourcePrefixes",
-    "resources.transformations",
-)
-_MEANS: Final = {
-    "spec.admissionChecks": "its workloads count as admitted once they hold quota",
-    "spec.admissionChecksStrategy": "its workloads count as admitted once they hold quota",
-    "spec.fairSharing": "preemption and order go by priority alone",
-    "spec.topologyName": "pods are placed without regard to racks and blocks",
-}
+_WITHOUT_EFFECT: Final = """
+    apiVersion kind metadata status description namespace webhook metrics health pprofBindAddress leaderElection
+    controller tls internalCertManagement clientConnection integrations queueVisibility objectRetentionPolicies
+    visibilityServer
+"""
 
 
 def not_simulated(sources: Iterable[SourceDocument]) -> tuple[str, ...]:
-    """Return a sentence with the place for each field and object that decides in a cluster, but is not simulated."""
-    return tuple(f"{source.place}: {sentence}" for source in sources for sentence in _of(source))
+    """Return a sentence with the place for each field and object that decides in a cluster, but is not simulated.
+
+    Raises:
+        DocumentError: a field does not exist, and no API server has stored the document.
+    """
+    return tuple(f"{source.place}: {sentence}" for source in sources for sentence in located(source, _of, source))
 
 
-def _of(source: SourceDocument) -> Iterator[str]:
+def _of(source: SourceDocument) -> list[str]:
     group = str(source.document.get("apiVersion", "")).rpartition("/")[0]
-    if group in (API_GROUP, CONFIG_GROUP) and source.kind not in _READ:
-        yield "objects of this kind are not simulated"
-    elif group == CONFIG_GROUP:
-        yield from (f"{path} is not simulated" for path in _CONFIGURED if _at(source.document, path) is not None)
-        gates = _at(source.document, "featureGates")
-        for name in not_simulated_gates(gates if isinstance(gates, Mapping) else {}):
-            yield f"featureGates.{name} is not simulated: its default applies"
-    elif group == API_GROUP and source.kind in _SPECS:
-        yield from _fields(source)
-    elif source.kind in ("LimitRange", "RuntimeClass"):
-        yield "it is not considered: the pods of Jobs count what is written"
-    elif _labels(source).get(QUEUE_LABEL) and (source.document.get("apiVersion"), source.kind) != JOB:
-        yield f"it has the label {QUEUE_LABEL}, but only admission of Jobs and Workloads is simulated"
+    metadata = source.document.get("metadata") or {}
+    known = kueue_document(source.document)
+    if known is not None:
+        gates = source.document.get("featureGates")
+        names = not_simulated_gates(gates) if isinstance(gates, Mapping) else ()
+        return [
+            *_fields(*known, stored=bool(metadata.get("uid"))),
+            *(f"featureGates.{name} is not simulated: its default applies" for name in names),
+        ]
+    if group in (API_GROUP, CONFIG_GROUP):
+        return ["objects of this kind are not simulated"]
+    if source.kind in ("LimitRange", "RuntimeClass"):
+        return ["it is not considered: the pods of Jobs count what is written"]
+    if QUEUE_LABEL in (metadata.get("labels") or ()) and (source.document.get("apiVersion"), source.kind) != JOB:
+        return [f"it has the label {QUEUE_LABEL}, but only admission of Jobs and Workloads is simulated"]
+    return []
 
 
-def _fields(source: SourceDocument) -> Iterator[str]:
-    for field in unknown_fields(_SPECS[source.kind], _at(source.document, "spec") or {}, "spec"):
-        path = field.path
-        # Everything in a pod template that decides admission is read.
-        if path in _OLD_NAMES or ".template." in path or _at(source.document, path) is None:
+def _fields(kind: type[APIDocument], document: Mapping[str, Any], *, stored: bool) -> Iterator[str]:
+    for field in unknown_fields(kind, document):
+        path, name = field.path, field.path.rpartition(".")[2]
+        # Everything in a pod template and in a status that decides admission is read.
+        if name in _WITHOUT_EFFECT.split() or ".template." in path or path.startswith(("metadata.", "status.")):
             continue
-        means = _MEANS.get(path)
-        yield f"{path} is not simulated" + (f": {means}" if means else "")
-
-
-def _at(document: Any, path: str) -> Any:
-    """Return the value at a path; an element of a list counts as present."""
-    for name in path.split("."):
-        if "[" in name:
-            return True
-        document = document.get(name) if isinstance(document, Mapping) else None
-    return document
-
-
-def _labels(source: SourceDocument) -> Mapping[str, Any]:
-    labels = _at(source.document, "metadata.labels")
-    return labels if isinstance(labels, Mapping) else {}
+        if name in _NOT_SIMULATED or ".topologyRequest." in path:
+            yield f"{path} is not simulated{_NOT_SIMULATED.get(name, '')}"
+        elif not stored:
+            near = get_close_matches(name, field.known, 1)
+            hint = f'did you mean "{near[0]}"' if near else f"the fields are {', '.join(field.known)}"
+            raise DocumentError(f"there is no such field; {hint}", path)

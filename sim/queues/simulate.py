@@ -24,7 +24,7 @@ from dranode.sim.queues.assign import Assignment, FlavorMode, Moment, Oracle, Se
 from dranode.sim.queues.preemption import Preemptor
 from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.setup import Setup
-from dranode.sim.queues.values import Admitted, PreemptionPolicy, Queues, Workload
+from dranode.sim.queues.values import Admitted, Queues, Workload
 
 Targets = Callable[[Assignment], tuple[Admitted, ...]]
 
@@ -272,7 +272,7 @@ def _process(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: 
 def _reserve(cycle: _Cycle, workload: Workload, assignment: Assignment) -> _Cycle:
     """Keep quota for a workload without targets in this cycle, unless its queue could take it back from any other."""
     queue = cycle.situation.queues.cluster_queues[workload.queue]
-    if queue.preemption.reclaim_within_cohort is PreemptionPolicy.ANY:
+    if queue.preemption.reclaim_within_cohort == "Any":
         return cycle
     node = cycle.usage.nodes[workload.queue]
     amounts = dict(assignment.usage)

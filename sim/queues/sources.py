@@ -10,76 +10,66 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from msgspec import field
-
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import APIDocument, DeviceClass, ObjectMeta, ResourceClaimTemplate
+from dranode.api.resource import DeviceClass, ObjectMeta, ResourceClaimTemplate
+from dranode.sim.cluster.controllers import Controller, checked_template, job_indexes
+from dranode.sim.cluster.manifests import key_of
 from dranode.sim.queues.documents import (
+    ConfigurationDocument,
+    LocalQueueDocument,
     PodSetSpec,
     PodTemplate,
     PriorityClassDocument,
+    ReclaimablePod,
     WorkloadCondition,
     WorkloadDocument,
     WorkloadSpec,
     WorkloadStatus,
     read_document,
 )
-from dranode.sim.scheduler.amounts import check_pod
-from dranode.sim.scheduler.documents import SchedulingPod
 
 JOB: Final = "batch/v1", "Job"
 # Kueue calls a Job's workload `job-<name>-<hash>`.
 PREFIX: Final = "job-"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 _PRIORITY_LABEL: Final = "kueue.x-k8s.io/priority-class"
+_PREBUILT_LABEL: Final = "kueue.x-k8s.io/prebuilt-workload-name"
 _LEAST_ANNOTATION: Final = "kueue.x-k8s.io/job-min-parallelism"
 _DIGITS: Final = 10
 _ENDS: Final = frozenset({"Complete", "Failed"})
 
 
-class _JobSpec(APIDocument, frozen=True, kw_only=True):
-    template: PodTemplate
-    parallelism: int = 1
-    completions: int | None = None
+def workload_of_job(document: Mapping[str, Any], default: str = "") -> WorkloadDocument | None:
+    """Return the Workload that Kueue creates for a Job; None if the Job has no queue, or names its Workload itself.
 
-
-class _JobStatus(APIDocument, frozen=True, kw_only=True):
-    conditions: tuple[WorkloadCondition, ...] = ()
-
-
-class _Job(APIDocument, frozen=True, kw_only=True):
-    metadata: ObjectMeta
-    spec: _JobSpec
-    status: _JobStatus = field(default_factory=_JobStatus)
-
-
-def workload_of_job(document: Mapping[str, Any]) -> WorkloadDocument | None:
-    """Return the Workload of a Job; None if the Job has no queue.
+    A Job without a queue that no API server has stored gets the queue `default`.
 
     Raises:
-        DocumentError: the Job does not decode, its minimum parallelism is not a number, or the API server would reject
-            its pods.
+        DocumentError: the Job does not decode, its minimum parallelism is invalid, or the API server would reject it.
     """
-    job = decode(_Job, document)
-    queue = job.metadata.labels.get(QUEUE_LABEL)
-    if not queue:
+    job = decode(Controller, document)
+    queue = job.metadata.labels.get(QUEUE_LABEL) or ("" if job.metadata.uid else default)
+    if not queue or _PREBUILT_LABEL in job.metadata.labels:
         return None
-    count = job.spec.parallelism if job.spec.completions is None else min(job.spec.parallelism, job.spec.completions)
-    pods = PodSetSpec(count=count, min_count=_least(job.metadata), template=job.spec.template)
+    parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
+    completions = parallelism if job.spec.completions is None else job.spec.completions
+    count = min(parallelism, completions)
+    pod = checked_template(job.spec.template or {}, "spec.template")
+    template = PodTemplate(metadata=pod.metadata, spec=pod.spec)
+    pods = PodSetSpec(count=count, min_count=_least(job.metadata, count), template=template)
+    left = max(0, completions - _ended(job, completions))
     finished = tuple(
-        WorkloadCondition(type="Finished", status=condition.status, last_transition_time=condition.last_transition_time)
+        WorkloadCondition(type="Finished", status=condition.status)
         for condition in job.status.conditions
         if condition.type in _ENDS
     )
-    pod = job.spec.template.spec
-    check_pod(SchedulingPod(spec=pod), "spec.template.")
     label = job.metadata.labels.get(_PRIORITY_LABEL, "")
     priority = (
         {"kind": "WorkloadPriorityClass", "name": label}
         if label
-        else {"kind": "PriorityClass", "name": pod.priority_class_name}
+        else {"kind": "PriorityClass", "name": pod.spec.priority_class_name}
     )
     return WorkloadDocument(
         metadata=ObjectMeta(
@@ -88,15 +78,32 @@ def workload_of_job(document: Mapping[str, Any]) -> WorkloadDocument | None:
             creation_timestamp=job.metadata.creation_timestamp,
         ),
         spec=WorkloadSpec(pod_sets=(pods,), queue_name=queue, priority_class_ref=priority if priority["name"] else {}),
-        status=WorkloadStatus(conditions=finished),
+        status=WorkloadStatus(
+            conditions=finished, reclaimable_pods=(ReclaimablePod(name=pods.name, count=max(0, count - left)),)
+        ),
     )
 
 
-def _least(metadata: ObjectMeta) -> int | None:
+def _least(metadata: ObjectMeta, count: int) -> int | None:
     text = metadata.annotations.get(_LEAST_ANNOTATION)
-    if text is not None and not (text.isdecimal() and len(text) <= _DIGITS):
-        raise DocumentError(f'"{text}" is not a number of pods', f"metadata.annotations[{_LEAST_ANNOTATION}]")
-    return None if text is None else int(text)
+    if text is None:
+        return None
+    number = int(text) if text.isdecimal() and len(text) <= _DIGITS else 0
+    # A Job that was admitted with fewer pods has only those.
+    if not (0 < number < count or (number and metadata.uid)):
+        raise DocumentError(
+            f'"{text}" is not a number from 1 to {count - 1}, below the {count} pods of the Job',
+            f"metadata.annotations[{_LEAST_ANNOTATION}]",
+        )
+    return min(number, count) or None
+
+
+def _ended(job: Controller, completions: int) -> int:
+    """Return how many of a Job's pods will not run again."""
+    status = job.status
+    if job.spec.completion_mode != "Indexed":
+        return status.succeeded
+    return len(set(job_indexes(f"{status.completed_indexes},{status.failed_indexes or ''}", completions)))
 
 
 T = TypeVar("T")
@@ -146,22 +153,25 @@ def find(sources: Iterable[SourceDocument]) -> tuple[SourceValue[Any], ...]:
     A Job is also ignored if its Workload is among the documents.
 
     Raises:
-        DocumentError: a document does not decode.
+        DocumentError: a document does not decode, or has no name.
     """
     sources = tuple(sources)
     values = [(source, located(source, _value, source)) for source in sources]
     decoded = [SourceValue(source, value) for source, value in values if value is not None]
     owned = {
-        (item.key.partition("/")[0], owner.name)
+        (key_of(item.source).namespace, owner.name)
         for item in decoded
         if isinstance(item.value, WorkloadDocument)
         for owner in item.value.metadata.owner_references
-        if owner.kind == JOB[1]
+        if (owner.api_version, owner.kind) == JOB
     }
+    queues = {item.key for item in decoded if isinstance(item.value, LocalQueueDocument)}
     for source in sources:
         if (source.document.get("apiVersion"), source.kind) == JOB:
-            job = SourceValue(source, located(source, workload_of_job, source.document), PREFIX)
-            if job.value is not None and (job.key.partition("/")[0], source.name) not in owned:
+            namespace = key_of(source).namespace
+            default = "default" if f"{namespace}/default" in queues else ""
+            job = SourceValue(source, located(source, workload_of_job, source.document, default), PREFIX)
+            if job.value is not None and (namespace, source.name) not in owned:
                 decoded.append(job)
     return tuple(decoded)
 
@@ -188,4 +198,7 @@ def _value(source: SourceDocument) -> object | None:
         return decode(DeviceClass, source.document)
     if source.kind == "PriorityClass":
         return decode(PriorityClassDocument, source.document)
-    return read_document(source.document)
+    value = read_document(source.document)
+    if not (value is None or source.name or isinstance(value, ConfigurationDocument)):
+        raise DocumentError("a name is required", "metadata.name")
+    return value

@@ -8,12 +8,12 @@ internal; documents and messages have quantities.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from enum import StrEnum
 from fractions import Fraction
 from math import ceil
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
@@ -74,39 +74,22 @@ class QueueGates:
             if name not in _SIMULATED and name not in _OTHERS:
                 near = get_close_matches(name, (*_SIMULATED, *_OTHERS), 1)
                 hint = f'; did you mean "{near[0]}"' if near else ""
-                raise DocumentError(f'Kueue has no feature gate "{name}"{hint}', f"featureGates.{name}")
+                raise DocumentError(f'Kueue 0.20 has no feature gate "{name}"{hint}', f"featureGates.{name}")
             if not isinstance(value, bool):
                 raise DocumentError(f"{value!r} is neither true nor false", f"featureGates.{name}")
         return cls(**{field: settings[name] for name, field in _SIMULATED.items() if name in settings})
 
 
-_SIMULATED: Final[Mapping[str, str]] = {
-    "AdmissionGatedBy": "admission_gated_by",
-    "PartialAdmission": "partial_admission",
-    "PriorityBoost": "priority_boost",
-    "PrioritySortingWithinCohort": "priority_sorting_within_cohort",
-    "QuotaCheckStrategy": "quota_check_strategy",
-    "ReclaimablePods": "reclaimable_pods",
-    "WorkloadPriorityClassDefaulting": "workload_priority_class_defaulting",
-}
+_SIMULATED: Final = {"".join(map(str.title, gate.name.split("_"))): gate.name for gate in fields(QueueGates)}
 # Gates that decide about admission but are not simulated, with their defaults.
-_NOT_SIMULATED: Final[Mapping[str, bool]] = {
-    "AdmissionFairSharing": True,
-    "ConcurrentAdmission": False,
-    "ElasticJobsViaWorkloadSlices": True,
-    "FlavorFungibility": True,
-    "FlavorFungibilityPreserveScanProgress": True,
-    "KueueDRAIntegration": True,
-    "KueueDRAIntegrationConsumableCapacity": False,
-    "KueueDRAIntegrationExtendedResource": True,
-    "KueueDRAIntegrationPartitionableDevices": True,
-    "KueueDRARejectWorkloadsWhenDRADisabled": True,
-    "ManagedJobsNamespaceSelectorAlwaysRespected": True,
-    "MultiKueue": True,
-    "PrioritizePreemptorWorkloads": False,
-    "RecomputeAssignmentUponPreemptionTargetsOverlap": True,
-    "TopologyAwareScheduling": True,
-}
+_ON: Final = """
+    AdmissionFairSharing ElasticJobsViaWorkloadSlices FlavorFungibility FlavorFungibilityPreserveScanProgress
+    KueueDRAIntegration KueueDRAIntegrationExtendedResource KueueDRAIntegrationPartitionableDevices
+    KueueDRARejectWorkloadsWhenDRADisabled ManagedJobsNamespaceSelectorAlwaysRespected MultiKueue
+    RecomputeAssignmentUponPreemptionTargetsOverlap TopologyAwareScheduling
+"""
+_OFF: Final = "AllAlpha AllBeta ConcurrentAdmission KueueDRAIntegrationConsumableCapacity PrioritizePreemptorWorkloads"
+_NOT_SIMULATED: Final = {**dict.fromkeys(_ON.split(), True), **dict.fromkeys(_OFF.split(), False)}
 _WITHOUT_EFFECT_ON_ADMISSION: Final = """
     AssignQueueLabelsForPods CleanupProvisioningRequestsOnEviction CustomMetricLabels
     DeferRayServiceFinalizationForRedisCleanup DisableWaitForPodsReady ElasticJobsViaWorkloadSlicesWithTAS
@@ -159,13 +142,8 @@ class Preference(StrEnum):
     PREEMPTION_OVER_BORROWING = "PreemptionOverBorrowing"
 
 
-class PreemptionPolicy(StrEnum):
-    """The workloads that a new workload may preempt."""
-
-    NEVER = "Never"
-    LOWER_PRIORITY = "LowerPriority"
-    LOWER_OR_NEWER_EQUAL_PRIORITY = "LowerOrNewerEqualPriority"
-    ANY = "Any"
+# The workloads that a new workload may preempt, or take quota back from.
+Policy = Literal["Never", "LowerPriority", "LowerOrNewerEqualPriority", "Any"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,15 +178,15 @@ class FlavorFungibility(APIDocument, frozen=True, kw_only=True):
 class BorrowWithinCohort(APIDocument, frozen=True, kw_only=True):
     """`spec.preemption.borrowWithinCohort` of a ClusterQueue."""
 
-    policy: PreemptionPolicy = PreemptionPolicy.NEVER
+    policy: Literal["Never", "LowerPriority"] = "Never"
     max_priority_threshold: int | None = None
 
 
 class Preemption(APIDocument, frozen=True, kw_only=True):
     """`spec.preemption` of a ClusterQueue."""
 
-    within_cluster_queue: PreemptionPolicy = PreemptionPolicy.NEVER
-    reclaim_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
+    within_cluster_queue: Literal["Never", "LowerPriority", "LowerOrNewerEqualPriority"] = "Never"
+    reclaim_within_cohort: Literal["Never", "LowerPriority", "Any"] = "Never"
     borrow_within_cohort: BorrowWithinCohort = BorrowWithinCohort()
 
 
@@ -321,7 +299,6 @@ class Queues:
     """The configuration of admission.
 
     Attributes:
-        fair_sharing: whether preemption while borrowing works without `borrowWithinCohort`.
         ignore_undeclared: `quotaCheckStrategy: IgnoreUndeclared`: resources that a queue does not cover are not
             limited.
         gates: Kueue's feature gates.
@@ -330,6 +307,5 @@ class Queues:
     cluster_queues: Mapping[str, ClusterQueue]
     cohorts: Mapping[str, Cohort]
     flavors: Mapping[str, ResourceFlavor]
-    fair_sharing: bool = False
     ignore_undeclared: bool = False
     gates: QueueGates = field(default_factory=QueueGates)

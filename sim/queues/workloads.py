@@ -10,13 +10,12 @@ from typing import Any, Final
 from dranode.api.documents import encode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
-from dranode.sim.allocator.pools import requirement_holds
 from dranode.sim.queues.checks import check_reclaimable, check_workload
 from dranode.sim.queues.counts import Devices, UncountableError, pod_counts, refusal_of_claims
 from dranode.sim.queues.documents import Admission, PodSetSpec, WorkloadDocument, WorkloadSpec
 from dranode.sim.queues.sources import SourceValue
 from dranode.sim.queues.values import Admitted, FlavorResource, PodSet, Queues, ResourceFlavor, Workload, amount
-from dranode.sim.scheduler.documents import LabelSelector
+from dranode.sim.scheduler.documents import LabelMatcher, LabelSelector
 
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
@@ -35,9 +34,7 @@ def refusal(
     if selector is None:
         return f"ClusterQueue {queue} has no namespaceSelector, so it admits no workloads; set it to {{}} to admit all"
     labels = {**namespaces.get(namespace, {}), _NAME_LABEL: namespace}
-    if selector.match_labels.items() <= labels.items() and all(
-        requirement_holds(requirement, labels) for requirement in selector.match_expressions
-    ):
+    if LabelMatcher(selector).matches(labels):
         return ""
     unknown = "" if namespace in namespaces else ", whose labels are unknown"
     return f"the namespaceSelector of ClusterQueue {queue} does not match the namespace {namespace}{unknown}"
@@ -45,6 +42,7 @@ def refusal(
 
 _GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
 _BOOST: Final = "kueue.x-k8s.io/priority-boost"
+_LATE: Final = ("PodsReadyTimeout", "AdmissionCheck")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class WorkloadContext:
 
     Attributes:
         cluster_queue_names: the ClusterQueue of each LocalQueue.
-        stopped: the stop policy of each stopped ClusterQueue or LocalQueue.
+        stopped: why each stopped ClusterQueue and LocalQueue admits nothing: its stop policy, or its deletion.
         selectors: the namespaceSelector of each ClusterQueue; None selects no namespace.
         namespaces: the labels of each namespace.
         priorities: the value of each priority class, by kind and name.
@@ -69,11 +67,15 @@ class WorkloadContext:
 
 
 def ages(documents: tuple[SourceValue[WorkloadDocument], ...]) -> list[float]:
-    """Return the creation time of each workload, in seconds since the epoch.
+    """Return the time by which each workload is in its queue, in seconds since the epoch.
 
+    That is its creation, or its last eviction by an admission check or because its pods were not ready in time.
     Workloads without a time come last, in the order of the documents.
     """
-    times = [seconds(item.value.metadata.creation_timestamp) for item in documents]
+    times = [
+        seconds(item.value.status.since("Evicted", _LATE) or item.value.metadata.creation_timestamp)
+        for item in documents
+    ]
     latest = max((time for time in times if time is not None), default=0.0)
     return [latest + number if time is None else time for number, time in enumerate(times, start=1)]
 
@@ -103,18 +105,20 @@ def workload_of(document: WorkloadDocument, key: str, created: float, around: Wo
     check_reclaimable(document)
     namespace = key.partition("/")[0]
     local_queue = f"{namespace}/{spec.queue_name}"
-    if document.status.admission is not None:
-        queue = document.status.admission.cluster_queue
+    if document.status.quota is not None:
+        queue = document.status.quota.cluster_queue
     else:
         queue = around.cluster_queue_names.get(local_queue, "")
     why = ""
     if queue not in around.queues.cluster_queues:
         missing = f'ClusterQueue "{queue}"' if queue else f'LocalQueue "{local_queue}"'
         why = f"no document defines {missing}; add it"
-        if document.status.admission is not None:
+        if document.status.quota is not None:
             raise DocumentError(why, "status.admission.clusterQueue")
-    stop_policy = around.stopped.get(queue) or around.stopped.get(local_queue)
-    why = why or (f"the queue is stopped ({stop_policy})" if stop_policy else "")
+    # HoldAndDrain of one of the queues goes before Hold of the other.
+    stopped = max(around.stopped.get(queue, ""), around.stopped.get(local_queue, ""))
+    why = why or (f"the queue {stopped}" if stopped else "")
+    why = why or document.status.holds_back
     why = why or refusal(queue, around.selectors.get(queue), namespace, around.namespaces)
     gates, annotations = around.queues.gates, document.metadata.annotations
     gated = annotations.get(_GATED_BY) if gates.admission_gated_by else None
@@ -143,7 +147,7 @@ def _boost(annotations: Mapping[str, str]) -> int:
 
 def _priority(spec: WorkloadSpec, priorities: Mapping[tuple[str, str], int]) -> int:
     """Return the workload's priority, or that of its priority class."""
-    name = spec.priority_class_ref.get("name") or spec.priority_class_name
+    name = spec.priority_class_ref.get("name")
     if spec.priority is not None or not name:
         return spec.priority or 0
     kinds = [kind] if (kind := spec.priority_class_ref.get("kind")) else ["WorkloadPriorityClass", "PriorityClass"]

@@ -147,12 +147,14 @@ def test_two_jobs_with_a_generated_name_do_not_share_a_device(tmp_path: Path) ->
             "spec": {"namespaceSelector": {}, "resourceGroups": [group]},
         },
         {"apiVersion": kueue, "kind": "LocalQueue", "metadata": {"name": "q"}, "spec": {"clusterQueue": "cq"}},
-        {
-            "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-            "kind": "Configuration",
-            "resources": {"deviceClassMappings": [{"name": "gpus", "deviceClassNames": ["gpu"]}]},
-        },
     ]
+    settings = {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "resources": {"deviceClassMappings": [{"name": "gpus", "deviceClassNames": ["gpu"]}]},
+    }
+    data = {"controller_manager_config.yaml": yaml.safe_dump(settings)}  # as in a cluster
+    queues.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kueue-manager-config"}, "data": data})
     (tmp_path / "queues.yaml").write_text(yaml.safe_dump_all(queues), encoding="utf-8")
     (tmp_path / "slices.yaml").write_text(yaml.safe_dump_all(CLUSTER[2:3]), encoding="utf-8")
     (tmp_path / "nodes.yaml").write_text("nodes: [{name: w, slices: slices.yaml}]", encoding="utf-8")

@@ -101,17 +101,17 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "a policy that is none for borrowing": (
         [_queue({}, preemption={"borrowWithinCohort": {"policy": "Any"}})],
         "spec.preemption.borrowWithinCohort.policy",
-        "Any is not one of Never, LowerPriority",
+        "'Any' is not LowerPriority or Never",
     ),
     "a policy that is none within a queue": (
         [_queue({}, preemption={"withinClusterQueue": "Any"})],
         "spec.preemption.withinClusterQueue",
-        "Any is not one of Never, LowerPriority, LowerOrNewerEqualPriority",
+        "'Any' is not LowerOrNewerEqualPriority or LowerPriority or Never",
     ),
     "a policy that is none for reclaim": (
         [_queue({}, preemption={"reclaimWithinCohort": "LowerOrNewerEqualPriority"})],
         "spec.preemption.reclaimWithinCohort",
-        "LowerOrNewerEqualPriority is not one of Never, LowerPriority, Any",
+        "'LowerOrNewerEqualPriority' is not Any or LowerPriority or Never",
     ),
     "a word that is no policy": (
         [_queue({}, preemption={"withinClusterQueue": "Sometimes"})],
@@ -126,12 +126,12 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "an unknown queueing strategy": (
         [_queue({}, queueingStrategy="Random")],
         "spec.queueingStrategy",
-        '"Random" is not one of BestEffortFIFO, StrictFIFO',
+        "'Random' is not BestEffortFIFO or StrictFIFO",
     ),
     "v1beta1's field in v1beta2": (
         [document("ClusterQueue", "bad", {"cohort": "c"})],
         "spec.cohort",
-        "v1beta2 calls this field cohortName",
+        'there is no such field; did you mean "cohortName"',
     ),
     "v1beta2's field in v1beta1": (
         [document("ClusterQueue", "bad", {"cohortName": "c"}, "kueue.x-k8s.io/v1beta1")],
@@ -170,7 +170,11 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
         'pod set "a" is listed twice',
     ),
     "a priority class without its number": (
-        [document("Workload", "w", {"queueName": "door", "priorityClassRef": {"name": "high"}})],
+        [
+            document(
+                "Workload", "w", {"queueName": "door", "podSets": [pod_set()], "priorityClassRef": {"name": "high"}}
+            )
+        ],
         "spec.priority",
         'no document defines the WorkloadPriorityClass or PriorityClass "high"; add it, or set the number here',
     ),
@@ -208,6 +212,54 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
         [workload("w", "door", pod_set(pods=1))],
         "spec.podSets[0].template.spec.containers[0].resources.requests.pods",
         "Kueue counts the pods itself",
+    ),
+    "a misspelt field": (
+        [_queue({"borowingLimit": 1})],
+        f"{QUOTA}.borowingLimit",
+        'there is no such field; did you mean "borrowingLimit"',
+    ),
+    "a misspelt setting": (
+        [{**_mapping(), "resources": {"deviceClassMapping": []}}],
+        "resources.deviceClassMapping",
+        'did you mean "deviceClassMappings"',
+    ),
+    "an old name of a cohort's parent": ([document("Cohort", "bad", {"parent": "p"})], "spec.parent", "parentName"),
+    "a group without flavors": (
+        [document("ClusterQueue", "bad", {"resourceGroups": [{"coveredResources": ["cpu"], "flavors": []}]})],
+        "spec.resourceGroups[0].flavors",
+        "the list needs at least 1 entry",
+    ),
+    "too many pod sets": (
+        [workload("w", "door", *(pod_set(f"p{number}") for number in range(19)))],
+        "spec.podSets",
+        "the list may have at most 18 entries",
+    ),
+    "two pod sets with a least count": (
+        [workload("w", "door", pod_set("a", 2, 1), pod_set("b", 2, 1))],
+        "spec.podSets",
+        "only one pod set may have a minCount",
+    ),
+    "an effect that no taint has": (
+        [document("ResourceFlavor", "bad", {"nodeTaints": [{"key": "k", "effect": "noschedule"}]})],
+        "spec.nodeTaints[0].effect",
+        "'noschedule' is not NoExecute or NoSchedule or PreferNoSchedule",
+    ),
+    "an operator that no toleration has": (
+        [document("ResourceFlavor", "bad", {"tolerations": [{"operator": "Exist"}]})],
+        "spec.tolerations[0].operator",
+        "'Exist' is not Equal or Exists",
+    ),
+    "an operator that no label selector has": (
+        [_queue({}, namespaceSelector={"matchExpressions": [{"key": "team", "operator": "Is"}]})],
+        "spec.namespaceSelector",
+        'has no operator "Is"',
+    ),
+    "an unknown stop policy": ([_queue({}, stopPolicy="hold")], "spec.stopPolicy", "'hold' is not Hold"),
+    "no name": ([document("Cohort", "", {})], "metadata.name", "a name is required"),
+    "two mappings of one name": (
+        [_mapping(*({"name": "m", "deviceClassNames": [name]} for name in "de"))],
+        "resources.deviceClassMappings[1].name",
+        '"m" is listed twice',
     ),
     "fair sharing": (
         [{"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration", "fairSharing": {"enable": True}}],

@@ -12,7 +12,7 @@ from dranode.api.documents import decode
 from dranode.api.resource import ResourceSlice
 from dranode.sim.queues.setup import load
 from dranode.sim.queues.values import Workload
-from tests.fakes.queues import cluster_queue, flavor, group, local_queue, sources, workload
+from tests.fakes.queues import admitted, cluster_queue, flavor, group, local_queue, pod_set, sources, workload
 
 MAPPINGS = {
     "apiVersion": "config.kueue.x-k8s.io/v1beta2",
@@ -184,10 +184,44 @@ def test_a_template_that_matches_too_few_devices_is_refused_before_quota(
     assert bool(refused) is bool(read.inadmissible)
 
 
-def test_a_stopped_queue_admits_nothing_and_says_so() -> None:
-    queue = cluster_queue("q", group(["cpu"], f=[9]), stopPolicy="Hold")
-    documents = [flavor("f"), queue, local_queue("door", "q"), workload("w", "door")]
-    assert load(sources(documents)).pending[0].inadmissible == "the queue is stopped (Hold)"
+@pytest.mark.parametrize(
+    ("queue", "local", "why", "drained"),
+    [
+        ({"stopPolicy": "Hold"}, {}, "the queue is stopped (Hold)", 0),
+        ({"stopPolicy": "Hold"}, {"stopPolicy": "HoldAndDrain"}, "the queue is stopped (HoldAndDrain)", 1),
+        ({"stopPolicy": "HoldAndDrain"}, {}, "the queue is stopped (HoldAndDrain)", 1),
+    ],
+)
+def test_a_stopped_queue_admits_nothing_and_says_so(
+    queue: dict[str, Any], local: dict[str, Any], why: str, drained: int
+) -> None:
+    door = local_queue("door", "q")
+    door["spec"] |= local
+    held = admitted("h", "q", {"cpu": "f"}, {"cpu": 1})
+    held["spec"]["queueName"] = "door"
+    queues = [flavor("f"), cluster_queue("q", group(["cpu"], f=[9]), **queue), door]
+    setup = load(sources([*queues, workload("w", "door", pod_set()), held]))
+    assert {item.label: item.inadmissible for item in setup.pending} == dict.fromkeys(["w", "h"][: 1 + drained], why)
+    assert [item.workload.label for item in setup.admitted] == ["h"][drained:]
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ({"conditions": [{"type": "QuotaReserved", "status": "False", "reason": "OnHold"}]}, "it is on hold"),
+        ({"conditions": [{"type": "WaitingForReplacementPods", "status": "True"}]}, "it waits for replacement pods"),
+        ({"requeueState": {"requeueAt": "2027-01-01T00:00:00Z"}}, "not queued again before 2027-01-01T00:00:00Z"),
+        ({"conditions": [{"type": "QuotaReserved", "status": "False", "reason": "Pending"}]}, ""),
+    ],
+)
+def test_a_workload_that_its_controller_holds_back_waits_and_holds_no_quota(status: dict[str, Any], why: str) -> None:
+    lost = admitted("w", "q", {"cpu": "f"}, {"cpu": 1})
+    lost["spec"]["queueName"] = "door"
+    lost["status"] = {**status, **(lost["status"] if "QuotaReserved" in str(status) else {})}
+    base = [flavor("f"), cluster_queue("q", group(["cpu"], f=[9])), local_queue("door", "q")]
+    setup = load(sources([*base, lost]))
+    assert why in setup.pending[0].inadmissible
+    assert bool(why) is bool(setup.pending[0].inadmissible)
 
 
 def test_pods_count_if_the_queue_covers_them() -> None:

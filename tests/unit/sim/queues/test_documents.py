@@ -49,6 +49,35 @@ def test_other_jobs_create_no_workload() -> None:
     owned["metadata"]["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": "own", "uid": "u"}]
     setup = load(sources([*BASE, job("none", queue=""), done_job, job("own"), owned]))
     assert [each.key for each in setup.pending] == ["default/job-own-1a2b3"]
+    owned["metadata"]["ownerReferences"][0]["apiVersion"] = "batch.volcano.sh/v1alpha1"
+    assert len(load(sources([*BASE, job("own"), owned])).pending) == 2
+
+
+@pytest.mark.parametrize(
+    ("made", "counts"),
+    [
+        (job("a", parallelism=4, completions=5), {"default/job-a": 4}),
+        ({**job("a", parallelism=4, completions=5), "status": {"succeeded": 3}}, {"default/job-a": 2}),
+        (
+            {
+                **job("a", parallelism=4, completions=4, completionMode="Indexed"),
+                "status": {"failedIndexes": "0-1", "completedIndexes": "3", "succeeded": 1},
+            },
+            {"default/job-a": 1},
+        ),
+        (job("a", queue=""), {"default/job-a": 1}),
+        ({**job("a", queue=""), "metadata": {"name": "a", "uid": "u"}}, {}),
+        (
+            {**job("a"), "metadata": {"name": "a", "labels": {"kueue.x-k8s.io/prebuilt-workload-name": "w"}}},
+            {},
+        ),
+    ],
+)
+def test_a_job_counts_pods_that_will_run_and_may_use_the_queue_default(
+    made: dict[str, Any], counts: dict[str, int]
+) -> None:
+    setup = load(sources([*BASE, local_queue("default", "q"), made]))
+    assert {each.key: each.pod_sets[0].count for each in setup.pending} == counts
 
 
 def test_a_job_may_start_with_fewer_pods_and_names_its_priority() -> None:
@@ -89,6 +118,32 @@ def test_a_job_with_impossible_amounts_is_refused_with_the_path(template: dict[s
     assert str(raised.value).endswith(f"(Job j): spec.template.spec.{error}")
 
 
+@pytest.mark.parametrize(("number", "minimum"), [("0", None), ("3", None), ("x", None), ("3", 3)])
+def test_a_least_number_of_pods_is_below_the_number_of_a_new_job(number: str, minimum: int | None) -> None:
+    made = job("j", parallelism=3)
+    made["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": number}
+    if minimum:
+        made["metadata"]["uid"] = "u"
+        assert load(sources([*BASE, made])).pending[0].pod_sets[0].min_count == minimum
+        return
+    with pytest.raises(DocumentError, match=f'"{number}" is not a number from 1 to 2, below the 3 pods of the Job'):
+        load(sources([*BASE, made]))
+
+
+@pytest.mark.parametrize(("kind", "first"), [("workloadpriorityclass", "b"), ("priorityclass", "a")])
+def test_v1beta1_says_which_kind_of_class_gives_the_priority(kind: str, first: str) -> None:
+    value = {"metadata": {"name": "p"}}
+    classes = [
+        {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", **value, "value": 1},
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **value, "value": 9},
+    ]
+    group_of = {"workloadpriorityclass": "kueue.x-k8s.io", "priorityclass": "scheduling.k8s.io"}[kind]
+    spec = {"queueName": "door", "podSets": [pod_set(cpu=4)], "priorityClassName": "p"}
+    older = document("Workload", "a", {**spec, "priorityClassSource": f"{group_of}/{kind}"}, "kueue.x-k8s.io/v1beta1")
+    done = run(*BASE, *classes, older, workload("b", "door", pod_set(cpu=4), priority=5))
+    assert [item.workload.label for item in done.situation.admitted] == [first]
+
+
 def test_a_workload_with_a_missing_priority_class_is_refused() -> None:
     made = workload("w", "door", pod_set(cpu=1))
     made["spec"] |= {"priority": None, "priorityClassRef": {"kind": "PriorityClass", "name": "high"}}
@@ -122,7 +177,7 @@ def test_a_queue_takes_workloads_from_the_namespaces_that_it_selects(
 
 
 def test_what_is_not_simulated_is_noted_for_the_object() -> None:
-    queue = cluster_queue("q", QUOTA, admissionChecks=["prov"], fairSharing={"weight": 2}, namespaceSelector={})
+    queue = cluster_queue("q", QUOTA, admissionChecksStrategy={}, fairSharing={"weight": 2}, namespaceSelector={})
     nodes = document("ResourceFlavor", "f", {"topologyName": "racks"})
     made = workload("w", "door", {**pod_set(cpu=1), "topologyRequest": {"required": "rack"}})
     check = document("AdmissionCheck", "prov", {"controllerName": "x"})
@@ -150,7 +205,7 @@ def test_what_is_not_simulated_is_noted_for_the_object() -> None:
         said,
         [
             "spec.topologyName is not simulated: pods are placed without regard to racks",
-            "spec.admissionChecks is not simulated: its workloads count as admitted once they hold quota",
+            "spec.admissionChecksStrategy is not simulated: its workloads count as admitted once they hold quota",
             "spec.fairSharing is not simulated: preemption and order go by priority alone",
             "spec.podSets[0].topologyRequest.required is not simulated",
             "objects of this kind are not simulated",
