@@ -84,6 +84,8 @@ class Preemptor:
             contested: the flavors and resources that are short.
             requests: everything that it requests, see `values.amount`.
         """
+        # As in Kueue, a request of 0 fits even if its quota is exceeded (kubernetes-sigs/kueue#2520).
+        requests = {of: number for of, number in requests.items() if number}
         candidates = sorted(self._candidates(workload, contested, requests), key=lambda item: item.order)
         for borrowing in self._tries(workload, contested, candidates):
             usage, gone = self.usage, list[Admitted]()

@@ -1,11 +1,10 @@
 """Runs scheduling cycles over queues, as Kueue does, until nothing changes any more.
 
 A cycle takes the first workload of every ClusterQueue (highest priority, then oldest) and decides about each with the
-same usage. Then it acts on them in this order: first those that wait for their own preemption, then those that borrow
-least, then by priority, then by age. A workload that fits is charged and placed. One that needs preemption evicts its
-targets, which return to their queues, and tries again in the next cycle. One that has to wait is parked until a
-workload in its cohort tree leaves, unless it has flavors left to try. In a StrictFIFO queue it stays the first and is
-tried in every cycle.
+same usage. Then it acts on them in this order: first those that borrow least, then by priority, then by age. A workload
+that fits is charged and placed. One that needs preemption evicts its targets, which return to their queues, and tries
+again in the next cycle. One that has to wait is parked until a workload in its cohort tree leaves, unless it has
+flavors left to try. In a StrictFIFO queue it stays the first and is tried in every cycle.
 
 A workload whose pods cannot be placed returns its quota and continues with the next flavor, as with Kueue's
 `waitForPodsReady`.
@@ -130,7 +129,7 @@ class Situation:
         active: workloads that wait for their turn.
         parked: workloads that wait until another one leaves.
         states: the state after the last attempt of each workload.
-        preempting: workloads that wait for their preempted targets.
+        preempting: the workload of each BestEffortFIFO queue that preempted last; it stays first until it is admitted.
         generations: the generation of each ClusterQueue.
     """
 
@@ -140,7 +139,7 @@ class Situation:
     active: tuple[Workload, ...]
     parked: tuple[Workload, ...] = ()
     states: Mapping[str, SearchState] = field(default_factory=dict)
-    preempting: frozenset[str] = frozenset()
+    preempting: Mapping[str, str] = field(default_factory=dict)
     generations: Mapping[str, int] = field(default_factory=dict)
     cycle: int = 0
 
@@ -153,7 +152,13 @@ class Situation:
             for key, state in sorted(self.states.items(), key=itemgetter(0))
         )
         holders = tuple((item.workload.key, str(item.flavors)) for item in self.admitted)
-        return tuple(w.key for w in self.active), tuple(w.key for w in self.parked), tried, holders, self.preempting
+        return (
+            tuple(w.key for w in self.active),
+            tuple(w.key for w in self.parked),
+            tried,
+            holders,
+            str(self.preempting),
+        )
 
 
 def simulate(setup: Setup, nodes: Nodes) -> tuple[tuple[Step, ...], Situation]:
@@ -205,7 +210,8 @@ def _heads(situation: Situation) -> tuple[Workload, ...]:
     """
     queues = situation.queues.cluster_queues
     strict = (item for item in situation.parked if queues[item.queue].strict_fifo and not item.inadmissible)
-    waiting = sorted((*situation.active, *strict), key=lambda item: (item.key not in situation.preempting, _rank(item)))
+    first = situation.preempting.values()
+    waiting = sorted((*situation.active, *strict), key=lambda item: (item.key not in first, _rank(item)))
     heads: dict[str, Workload] = {}
     for workload in waiting:
         heads.setdefault(workload.queue, workload)
@@ -219,7 +225,7 @@ def _rank(workload: Workload) -> tuple[int, float, str]:
 def _cycle_order(situation: Situation, workload: Workload, decision: QueueDecision) -> tuple[object, ...]:
     by_priority = situation.queues.gates.priority_sorting_within_cohort
     rank = _rank(workload) if by_priority else (workload.created, workload.key)
-    return workload.key not in situation.preempting, decision.assignment.borrowing, rank
+    return decision.assignment.borrowing, rank
 
 
 def _attempt(situation: Situation, workload: Workload) -> QueueDecision:
@@ -287,7 +293,10 @@ def _preempt(cycle: _Cycle, workload: Workload, decision: QueueDecision) -> tupl
     names = ", ".join(item.workload.label for item in decision.targets)
     situation = cycle.situation
     states = {key: state for key, state in situation.states.items() if key != workload.key}
-    situation = replace(situation, states=states, preempting=situation.preempting | {workload.key})
+    preempting = dict(situation.preempting)
+    if not situation.queues.cluster_queues[workload.queue].strict_fifo:
+        preempting[workload.queue] = workload.key
+    situation = replace(situation, states=states, preempting=preempting)
     promised = cycle.usage.charge(workload.queue, decision.assignment.usage)
     return _Cycle(situation, promised, (*cycle.leaving, *decision.targets)), f"tries again without {names}"
 
@@ -305,7 +314,7 @@ def _admit(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: No
         active=_others(situation.active, workload),
         parked=_others(situation.parked, workload),
         states={key: state for key, state in situation.states.items() if key != workload.key},
-        preempting=situation.preempting - {workload.key},
+        preempting={queue: key for queue, key in situation.preempting.items() if key != workload.key},
     )
     return replace(cycle, situation=situation, usage=cycle.usage.charge(workload.queue, admitted.usage)), "admitted"
 

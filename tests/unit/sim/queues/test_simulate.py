@@ -194,7 +194,7 @@ def test_a_preemptor_goes_before_a_hopeless_workload() -> None:
     assert list(_holders(run)) == ["owner"]
 
 
-def test_a_preemptor_goes_before_a_workload_that_borrows_less() -> None:
+def test_a_preemptor_does_not_go_before_a_workload_that_borrows_less() -> None:
     while_borrowing = {
         "withinClusterQueue": "LowerPriority",
         "reclaimWithinCohort": "LowerPriority",
@@ -208,7 +208,21 @@ def test_a_preemptor_goes_before_a_workload_that_borrows_less() -> None:
         workload("new", "door", pod_set(cpu=3), priority=5),
         workload("own", "other", pod_set(cpu=2), priority=9),
     )
-    assert list(_holders(run)) == ["new"]
+    assert list(_holders(run)) == ["own"]
+
+
+def test_a_request_of_nothing_preempts_even_if_its_quota_is_exceeded() -> None:
+    both = {"coveredResources": ["cpu", "gpu"]}
+    made = group(["cpu", "gpu"], one=[0, 2]) | both
+    guest = group(["cpu", "gpu"], one=[0, 0]) | both
+    run = _run(
+        cluster_queue("q", made, cohort="c", preemption={"reclaimWithinCohort": "Any"}),
+        cluster_queue("guest", guest, cohort="c"),
+        admitted("over", "q", {"cpu": "one"}, {"cpu": 3}),
+        admitted("victim", "guest", {"gpu": "one"}, {"gpu": 2}),
+        workload("new", "door", pod_set(cpu=0, gpu=2), priority=1),
+    )
+    assert sorted(_holders(run)) == ["new", "over"]
 
 
 def test_two_workloads_that_need_the_same_victim_take_turns() -> None:
