@@ -1,7 +1,5 @@
 """The parts that fuzzers share: atheris where it is installed, and what a parser may raise."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ An input that a target breaks on becomes a file of its corpus, under a name that
 mends it: the corpora are run by the tests (`tests/unit/fuzz`).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

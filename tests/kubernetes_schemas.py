@@ -1,7 +1,5 @@
 """Kubernetes' published schemas: the models that the `kubernetes` package generates from one release's OpenAPI."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final

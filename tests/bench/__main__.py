@@ -3,8 +3,6 @@
 The floor is the cost of reading the file as JSON without doing anything with it.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

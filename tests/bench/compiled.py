@@ -1,7 +1,5 @@
 """The environment of a process whose modules were compiled beforehand, as they are in the image."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from pathlib import Path

@@ -5,8 +5,6 @@ or one of the rarer product. They use templates whose claims exist already, as c
 belong to Jobs, half to ReplicaSets.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator

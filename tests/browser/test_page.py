@@ -3,8 +3,6 @@
 `SCREENSHOTS=DIR` keeps screenshots.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Long names in a real browser: nothing leaves its box, however many claims share a device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """All our drivers, and the example of a third party's, keep the contract."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """The contract test finds drivers whose shared settings depend on anything but the claims that need them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 

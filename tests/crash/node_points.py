@@ -5,8 +5,6 @@ of which is traced. After the traced one has died, the other takes over or a new
 kubelet and the containers know it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import sys

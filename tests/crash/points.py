@@ -8,8 +8,6 @@ It must know what was reported to kubelet and leave nothing behind, even if the 
 strace counts each thread's calls separately: a point is the n-th call of a kind in the first thread that gets there.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

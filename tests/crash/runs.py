@@ -1,7 +1,5 @@
 """Runs crash points from the command line: how many, and what is printed about them."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

@@ -6,8 +6,6 @@ Every setting that is changed then must be on record with its original value. Wh
 an Unprepare, in the end all settings have their original values and nothing is on record.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sys

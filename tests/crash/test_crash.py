@@ -1,7 +1,5 @@
 """Crashes after every effect and between a claim's files, starts again, and compares with an undisturbed run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs a sample of the crash points of `make crash`, and shows that its checks can fail."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

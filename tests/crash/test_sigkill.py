@@ -1,7 +1,5 @@
 """Kills the serving process at bad moments: a claim reported as prepared stays prepared, and no CPU is given twice."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

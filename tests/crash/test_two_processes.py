@@ -1,7 +1,5 @@
 """Two instances of a driver share a ledger while either is killed: no CPU is given twice and no answer is lost."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

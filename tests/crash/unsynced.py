@@ -6,8 +6,6 @@ folder's other changes (a name is safe once its folder was flushed). Then the ma
 memory, is empty, and the driver must know what had been reported to kubelet by that moment.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import random

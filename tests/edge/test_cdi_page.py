@@ -1,7 +1,5 @@
 """Runs the CDI library's page from top to bottom: it prints what it shows, and needs nothing else of this project."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Commands that ask an API server: which server, what they do when it does not answer, and what they print about it."""
 
-from __future__ import annotations
-
 import json
 import stat
 import sys

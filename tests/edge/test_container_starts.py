@@ -1,7 +1,5 @@
 """Settings of a container's cgroup are applied when the container starts, not at the next periodic check."""
 
-from __future__ import annotations
-
 import socket
 import tempfile
 from collections.abc import Collection, Iterator

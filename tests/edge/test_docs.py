@@ -4,8 +4,6 @@ A block marked `console` is run: lines that begin with `$` are commands, the oth
 lines. A block marked `sh` needs a cluster, a node or a container engine: its commands are parsed, not run.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

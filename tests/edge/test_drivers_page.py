@@ -1,7 +1,5 @@
 """The page about writing a driver: its files work as a driver, its commands run, its manifests fit deploy/."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Every example runs as its first lines say, and an API server would accept its objects."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

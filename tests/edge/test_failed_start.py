@@ -1,7 +1,5 @@
 """A failed start of the real program: its exit status, and that it leaves nothing behind."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every test that the page of field reports names exists, and each kind of bug has one."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Many threads decode every type for the first time at once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

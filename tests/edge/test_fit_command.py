@@ -1,7 +1,5 @@
 """`dranode fit --kubeconfig --context --html --svg`, as a program with a real connection."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`dranode local --nodes` and `--queues`, as a program."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

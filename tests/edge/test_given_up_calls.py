@@ -1,7 +1,5 @@
 """A call that kubelet has given up is not carried out later, since kubelet may have asked for the opposite since."""
 
-from __future__ import annotations
-
 import fcntl
 import threading
 import time

@@ -1,7 +1,5 @@
 """The driver's gRPC server on real sockets: deadlines, cancellation, many and large calls, odd peers, shutdown."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -1,7 +1,5 @@
 """The device health service: which messages it sends, how often, and how long they may be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The manual's claim that prefers `isolcpus=` CPUs in individual mode, where the scheduler picks the CPUs."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

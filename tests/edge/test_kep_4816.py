@@ -1,7 +1,5 @@
 """KEP-4816's examples (prioritized list) through the whole local run, with two small third-party drivers."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

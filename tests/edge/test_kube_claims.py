@@ -1,7 +1,5 @@
 """Fetching claims from an API server."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

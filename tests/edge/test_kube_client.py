@@ -1,7 +1,5 @@
 """The client against an API server that works, misbehaves and goes away."""
 
-from __future__ import annotations
-
 import contextlib
 import socketserver
 import threading

@@ -1,7 +1,5 @@
 """The publisher against an API server: what it writes, what it repairs, and what status it reports."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Statuses and Events that the driver sends to an API server."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 import tempfile

@@ -1,7 +1,5 @@
 """`dranode serve` as a process, between the stand-in kubelet and an API server."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a token file may contain besides the token."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every way in which a kubeconfig names a cluster and credentials, over real sockets."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

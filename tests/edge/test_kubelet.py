@@ -1,7 +1,5 @@
 """The kubelet side over real sockets, in both versions of the API."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """kubelet restarts again and again while pods start and end, against the real program over real sockets."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Restarts over the state of another driver, and hardware that changes, over real sockets and files."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator

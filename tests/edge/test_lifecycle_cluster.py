@@ -1,7 +1,5 @@
 """The condition and Event of a claim that loses a CPU and gets it back, through an API server."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The local run from end to end, as a program."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """How the local run reports that it cannot start, and what it does when it cannot clean up."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

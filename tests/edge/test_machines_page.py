@@ -1,7 +1,5 @@
 """The page about machines and fleets in files: its files can be read."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

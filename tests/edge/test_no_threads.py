@@ -1,7 +1,5 @@
 """A program that cannot start another thread ends with one sentence, whichever thread it is."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

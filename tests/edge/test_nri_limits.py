@@ -1,7 +1,5 @@
 """The limits of the NRI byte stream: 16 MiB in, 4 MiB out, and what happens beyond them."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """The driver's questions to kubelet, and commands' calls to a driver: peers that are away, and large answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

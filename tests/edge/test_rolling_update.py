@@ -1,7 +1,5 @@
 """A rolling update with two processes while claims are prepared and containers start: nothing is refused or missed."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import random

@@ -1,7 +1,5 @@
 """`dranode sanity` as a program, with drivers of this package as programs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`serve` as probes, Prometheus and people see it: ready only after every peer was heard from, one id for each call."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """What the manual, the README and the program's own help say is true."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib

@@ -1,7 +1,5 @@
 """What a person sees in a real terminal, 80 and 140 columns wide."""
 
-from __future__ import annotations
-
 import re
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Two pinning drivers in one process: one NRI plug-in, which starts when both have read their ledgers."""
 
-from __future__ import annotations
-
 import socket
 import tempfile
 from collections.abc import Iterator

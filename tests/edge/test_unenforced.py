@@ -1,7 +1,5 @@
 """A node whose runtime accepts no NRI plug-ins: no claim is prepared whose containers would not be pinned."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

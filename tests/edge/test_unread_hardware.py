@@ -4,8 +4,6 @@ The rules are those of an unreadable ledger. Alone, the driver changes nobody's 
 itself. Beside an instance that can read the machine, it never becomes active.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterator

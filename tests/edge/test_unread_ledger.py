@@ -4,8 +4,6 @@ Alone, the driver changes nobody's CPUs, gets no more pods, and recovers by itse
 ledger, it never becomes active.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

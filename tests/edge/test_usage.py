@@ -1,7 +1,5 @@
 """What claims use, from the runtime's events and the kernel's counters to the page that Prometheus reads."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

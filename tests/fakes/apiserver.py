@@ -1,7 +1,5 @@
 """The sanity suite's API server, as tests start it: with the TLS certificate of `tests/vectors`."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path

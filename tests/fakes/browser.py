@@ -1,7 +1,5 @@
 """A real browser without a window, driven over its own debugging protocol (Chrome DevTools Protocol) through pipes."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """Documents of small clusters, as short as tests want to write them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

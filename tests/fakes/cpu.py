@@ -3,8 +3,6 @@
 Machines M1 to M7: reference sheet of dra-driver-cpu at commit de98098690f2, A.7.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Claims for everything that a machine's slices publish, allocated one after another as a scheduler would."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from dranode.api.cpuset import CPUSet

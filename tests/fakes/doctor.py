@@ -1,7 +1,5 @@
 """A node on disk and an API server in memory, healthy until a test breaks something."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

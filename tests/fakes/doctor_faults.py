@@ -1,7 +1,5 @@
 """Faults of a node and its API server: how each is planted, which rule of `doctor` reports it, and how it is fixed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from dranode.driver.cli.options import unknown_variables

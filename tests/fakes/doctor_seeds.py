@@ -1,7 +1,5 @@
 """Functions that plant a fault in a healthy node or its API server."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable

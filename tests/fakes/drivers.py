@@ -1,7 +1,5 @@
 """Fakes with behavior that several tests share."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import sqlite3

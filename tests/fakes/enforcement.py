@@ -1,7 +1,5 @@
 """Claims, containers and the results of decisions about them, for tests of enforcement."""
 
-from __future__ import annotations
-
 from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.users import PodSandbox

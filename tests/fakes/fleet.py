@@ -1,7 +1,5 @@
 """Nodes for queues: a number of pods for each flavor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from dranode.sim.queues.values import Admitted

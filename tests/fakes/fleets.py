@@ -1,7 +1,5 @@
 """Fleets to draw: servers with CPUs, GPUs and network cards in four NUMA nodes, always allocated in one pattern."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from dranode.api.quantity import Quantity

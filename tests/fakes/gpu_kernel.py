@@ -1,7 +1,5 @@
 """A running made-up machine with GPUs: it binds, unbinds and probes as Linux does, and may crash at any write."""
 
-from __future__ import annotations
-
 import errno
 import os
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Whole machines with GPUs, each modeled on a real kind: servers, partitions, virtual functions, a laptop."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dranode.api.cpuset import CPUSet

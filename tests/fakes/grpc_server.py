@@ -1,7 +1,5 @@
 """grpcio's own server for stand-ins of kubelet: another implementation than the driver's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Builds the allocator's view of what is in use from a scenario."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dranode.api.quantity import Quantity

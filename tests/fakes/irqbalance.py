@@ -4,8 +4,6 @@ Like the real one, it serves nobody while it sleeps through a round, and it dies
 up.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

@@ -1,7 +1,5 @@
 """Kubeconfigs and their targets: a server that records how it was asked, and a proxy."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import select

@@ -1,7 +1,5 @@
 """Builds the manifests of `deploy/` as `kubectl kustomize` does, as far as they use it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ Tests may run as root, whom file modes do not stop. A refusal by the system is t
 opened, with the code and the message of SQLite 3.45.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator

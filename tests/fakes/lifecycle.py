@@ -1,7 +1,5 @@
 """What surrounds a node's claims during restarts: kubelet's pod-resources, an API server, CPUs that come and go."""
 
-from __future__ import annotations
-
 from concurrent import futures
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Machines for tests, built from the files that a test names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Machines with memory for tests, and claims as the framework passes them to the driver."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A driver of lamps on a node, and its folders: `data` with the ledger, `cdi` with the specs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A container runtime's side of NRI, complete enough to drive a plug-in; it splits frames as the Go library does."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import Iterable, Sequence

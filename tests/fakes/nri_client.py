@@ -1,7 +1,5 @@
 """The NRI client with the real decisions, and a runtime on a real socket."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """An API server as a client's wire: it answers lists page by page, and refuses what a test says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A node of 8 CPUs with the CPU driver, over the real sockets of kubelet, pod-resources and the container runtime."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import tempfile

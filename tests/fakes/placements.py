@@ -1,7 +1,5 @@
 """Compares a real kube-scheduler's decisions with the simulator's, and replays them without the scheduler."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs the program `dranode` in this process, which saves starting an interpreter for each command."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Documents of Kueue's objects for tests, short to write."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """A machine of 8 CPUs as kernel files, and the CPU driver's records on it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

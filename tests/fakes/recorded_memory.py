@@ -1,7 +1,5 @@
 """Recorded claims for memory on a machine made of kernel files, and their containers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A machine whose kernel moves interrupts or refuses as Linux does, and whose power may fail at any write."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

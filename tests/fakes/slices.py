@@ -1,7 +1,5 @@
 """ResourceSlices as an API server has them: a store with names, UIDs and versions, and reasons to refuse a slice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import count
 

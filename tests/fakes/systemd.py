@@ -1,7 +1,5 @@
 """A stand-in for systemd on its own system bus: AllowedCPUs of units, and the effect of `daemon-reload` on cgroups."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 from typing import Any

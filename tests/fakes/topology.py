@@ -1,7 +1,5 @@
 """Handmade topologies: one line for each CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from dranode.api.cpuset import CPUSet

@@ -1,7 +1,5 @@
 """A server on a unix socket that serves one caller at a time."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """How tests wait for other threads and processes: until a condition holds, however busy the machine is."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar

@@ -1,7 +1,5 @@
 """Bug reports in which something unseen was taken for healthy or for nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bug reports of configurations that were read in another way than their authors meant."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bug reports about names and numbers that now mean something else."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 from pathlib import Path

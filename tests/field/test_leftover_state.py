@@ -1,7 +1,5 @@
 """Bug reports about what a process, a pod or a node left behind."""
 
-from __future__ import annotations
-
 import json
 import socket
 import tempfile

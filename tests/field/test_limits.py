@@ -1,7 +1,5 @@
 """Bug reports of missing or unexpected limits."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

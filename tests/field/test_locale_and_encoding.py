@@ -1,7 +1,5 @@
 """Bug reports of terminals, locales and files that do not use UTF-8."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

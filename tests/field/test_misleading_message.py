@@ -1,7 +1,5 @@
 """Bug reports of messages that led to the wrong place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Bug reports of networks, proxies and certificates that behave differently from those of a laboratory."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import socket

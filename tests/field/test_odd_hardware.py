@@ -1,7 +1,5 @@
 """Bug reports about unusual hardware and firmware."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.cpuset import CPUSet, mask_text

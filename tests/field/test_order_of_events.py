@@ -1,7 +1,5 @@
 """Bug reports in which something came late, twice, or from another past than expected."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bug reports of users, permissions and sandboxes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

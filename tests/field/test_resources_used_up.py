@@ -1,7 +1,5 @@
 """Bug reports of exhausted descriptors, watches, processes and disks."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

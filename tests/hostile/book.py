@@ -1,7 +1,5 @@
 """Keeps book of what was reported to kubelet about each claim, and checks the invariants."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterable

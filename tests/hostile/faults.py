@@ -1,7 +1,5 @@
 """Faults of a node's machine, its clock, and the driver's files."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sqlite3

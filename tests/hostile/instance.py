@@ -1,7 +1,5 @@
 """One instance of the driver: a process, started by exec or forked by a zygote, and kubelet's connection to it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

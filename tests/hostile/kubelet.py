@@ -1,7 +1,5 @@
 """kubelet's side: calls of the DRA service, and its own pod-resources API, which can also misbehave."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from concurrent import futures

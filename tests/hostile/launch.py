@@ -5,8 +5,6 @@ the clock is set in this process only. Hardware is checked every half second, si
 events. A Prepare waits only briefly for another claim's Unprepare, since one caller sends both.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 import sys

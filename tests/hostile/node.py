@@ -1,7 +1,5 @@
 """A node: its machine's files, kubelet, a container runtime, claims in a folder, and the driver as real processes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

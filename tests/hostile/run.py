@@ -4,8 +4,6 @@ The seed is printed first. It decides the steps, but not when the driver's threa
 one seed to reproduce a violation.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -3,8 +3,6 @@
 It runs in its caller's thread: each method first reads what the plug-ins have sent meanwhile.
 """
 
-from __future__ import annotations
-
 import contextlib
 import select
 import socket

@@ -1,7 +1,5 @@
 """Ends all faults, and checks that everything becomes as kubelet knows it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Final

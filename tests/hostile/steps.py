@@ -4,8 +4,6 @@ A fault of one kind is repaired before a fault of another kind comes: what the l
 spec, and nothing can be promised when all three are gone (docs/upgrade.md).
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import threading

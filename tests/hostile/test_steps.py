@@ -1,7 +1,5 @@
 """Takes a sample of the hostile steps of `make hostile`, and shows that each of its checks can fail."""
 
-from __future__ import annotations
-
 import os
 import random
 import resource

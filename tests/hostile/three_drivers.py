@@ -9,8 +9,6 @@ their copies are lost one at a time. What must hold is read from raw files (JSON
 - nothing is left of a claim that was reported as unprepared.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -1,7 +1,5 @@
 """A minimal client of a real API server: JSON, one connection, and watches."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

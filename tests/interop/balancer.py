@@ -1,7 +1,5 @@
 """A real irqbalance (Debian's package irqbalance), started as on a node, and the CPUs that it reports as banned."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Finds and removes the cgroups that a test's node creates on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The control plane runs here; the node is this machine or an emulated one (`tests
 as the DaemonSet of deploy/ makes it, from the image, with its account's rights and the policies in force.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

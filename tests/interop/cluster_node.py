@@ -3,8 +3,6 @@
 `LocalNode` is this machine; `tests.interop.vm.node` has an emulated one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Manifests of pods that sleep or report their CPUs, and of claims."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ Attributes:
         containerd; `1.37/v2.3.4/emulated` has an emulated node.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

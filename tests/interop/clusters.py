@@ -1,7 +1,5 @@
 """Random clusters and pods, with everything that decides where a pod can run."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

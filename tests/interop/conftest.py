@@ -1,7 +1,5 @@
 """Fixtures of the cluster tests: our image, and a cluster that can run it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -5,8 +5,6 @@ Attributes:
         waits by default, two seconds, pass in an emulated machine while nothing runs.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

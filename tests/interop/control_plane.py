@@ -4,8 +4,6 @@ They are taken from PATH if their versions fit. Otherwise they are built from th
 takes long the first time and needs only Go and its module proxy, neither root nor containers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

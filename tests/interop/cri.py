@@ -1,7 +1,5 @@
 """A client of the container runtime interface (CRI), in kubelet's place."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """A real CRI-O in its own folder, taken from PATH because its module cannot be built by its name."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

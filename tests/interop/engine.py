@@ -1,7 +1,5 @@
 """Builds images with buildah, on a base of Debian's packages, because a registry may not be reachable."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

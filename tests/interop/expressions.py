@@ -1,7 +1,5 @@
 """Random CEL selectors. Most have the right types, so that evaluation is compared; some have arbitrary ones."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Final

@@ -1,7 +1,5 @@
 """Builds Go programs of other projects by their packages' names, if the module proxy has them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

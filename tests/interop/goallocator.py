@@ -1,7 +1,5 @@
 """Builds the Go allocator of a release from its module, and compares its answers with ours."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

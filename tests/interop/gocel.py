@@ -1,7 +1,5 @@
 """Builds a release's CEL environment from Kubernetes' modules, and compares its answers with ours."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Builds Helm from its module."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mounts the hugetlb controller where runtimes look for it, before a runtime starts."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Writes a container image with one file, busybox, as an OCI archive that containerd imports."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -3,8 +3,6 @@
 Plug-ins may connect again; each is registered, configured and synchronized without containers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

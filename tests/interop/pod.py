@@ -5,8 +5,6 @@ things only are not as in life: the folders of kubelet and of the runtime are th
 inside and outside, and one more folder stands for the API server.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -5,8 +5,6 @@ side, and a difference is found again by its number. A program that was built be
 network is needed then.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import resource

@@ -1,7 +1,5 @@
 """Random pods and nodes whose amounts of resources an API server takes or refuses, made from a seed alone."""
 
-from __future__ import annotations
-
 import random
 from typing import Any, Final
 

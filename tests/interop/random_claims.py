@@ -1,7 +1,5 @@
 """Claims by dice on a node with a real runtime, and what the kernel should then say of each container."""
 
-from __future__ import annotations
-
 import logging
 import random
 import time

@@ -1,7 +1,5 @@
 """Random devices, what taints them, and claims of them, with what the allocator looks at in the mix."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Random pods, with what decides where a pod can run in the mix, but for devices."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A container runtime in a folder of its own, started and killed, with its CRI and NRI sockets."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

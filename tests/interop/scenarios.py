@@ -4,8 +4,6 @@ A scenario is a document of the form of tests/vectors/scheduler-minimal.json, ma
 are few, so that devices, pools, requests and constraints meet.
 """
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any, Final
 

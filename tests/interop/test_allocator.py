@@ -4,8 +4,6 @@ Attributes:
     ALLOCATOR_SEED: an environment variable: the first scenario's number, 0 by default.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -3,8 +3,6 @@
 `make interop-scheduler` says which releases to build and run, and INTEROP_AMOUNTS how many objects are tried.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Our CEL beside each release's Kubernetes CEL, on recorded and random expressions; ALLOCATOR_SCENARIOS is how many."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The chart beside the manifests: `helm` renders what `kubectl apply -k` applies, also under other names."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

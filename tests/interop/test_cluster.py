@@ -4,8 +4,6 @@
 interop-vm` has the node in an emulated machine with cgroup v2, systemd and two NUMA nodes.
 """
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -1,7 +1,5 @@
 """Real kubelets that restart again and again, have a damaged record of their own, or run odd pods."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -4,8 +4,6 @@ Pages of 2 MiB are reserved on the node meanwhile. kubelet is restarted, because
 With cgroup v1 the hierarchy of the hugetlb controller is mounted before the runtime starts, if it is not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What pods may ask for, and interruptions of kubelet, runtime, driver and node, under real kubelets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

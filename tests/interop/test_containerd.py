@@ -3,8 +3,6 @@
 `make interop` says which versions to build and run; without it, or without root and Go, every test is skipped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """Device metadata as Kubernetes' own Go package of each release reads it: `make interop-allocator`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

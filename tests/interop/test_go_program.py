@@ -1,7 +1,5 @@
 """Building programs of other projects by their packages' names, with a stand-in for Go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

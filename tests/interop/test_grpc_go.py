@@ -1,7 +1,5 @@
 """kubelet's gRPC library and messages, in Go, against the driver's server."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The built image: reproducible, only what `serve` needs, and the variants of the manual."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

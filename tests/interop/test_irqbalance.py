@@ -3,8 +3,6 @@
 `make interop` installs Debian's package irqbalance, where it installs packages.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import signal

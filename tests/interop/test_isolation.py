@@ -5,8 +5,6 @@ with cgroup v2 and systemd too. How many interrupts a machine has, which of them
 of what a claim changes, is up to the machine.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The kubectl plug-in's archive and manifest in krew's own validator, which installs them with krew."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import os

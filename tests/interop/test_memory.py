@@ -4,8 +4,6 @@
 and `make interop-vm` with cgroup v2 and two NUMA nodes. Huge pages of 2 MiB are reserved meanwhile.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

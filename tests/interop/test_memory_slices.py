@@ -1,7 +1,5 @@
 """The memory driver's slices on a real API server, and how kube-scheduler counts its claims against the node."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 Few test machines are of this kind; `make interop-vm` runs these tests in an emulated one.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

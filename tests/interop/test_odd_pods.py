@@ -3,8 +3,6 @@
 `make interop` runs these tests.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

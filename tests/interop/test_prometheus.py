@@ -1,7 +1,5 @@
 """The alert rules in Prometheus' rule tester, and the dashboard's expressions in a real Prometheus."""
 
-from __future__ import annotations
-
 import http.server
 import itertools
 import json

@@ -4,8 +4,6 @@
 installed, it runs meanwhile, as on most nodes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

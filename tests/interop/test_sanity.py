@@ -4,8 +4,6 @@
 can be named instead: SANITY_EXAMPLE_DRIVER=/path/to/dra-example-kubeletplugin, SANITY_CPU_DRIVER=...
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 `make interop` runs these tests. A script takes runc's place.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

@@ -7,8 +7,6 @@ Attributes:
     INTEROP_SEED: an environment variable: their random seed.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Files of the kernel whose process, cgroup or interrupt may go while they are listed, or before they are read."""
 
-from __future__ import annotations
-
 import errno
 import glob
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ and a runtime sends NRI events. Descriptors, threads, files and resident memory 
 are printed next to those of a single caller before and after, when nothing else happens.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import random

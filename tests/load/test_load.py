@@ -1,7 +1,5 @@
 """Runs a few seconds of `make load`, and shows that its check of the figures can fail."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tests.load.run import Figures, grown, run

@@ -1,7 +1,5 @@
 """Devices of captured machines that belong together (hwloc's test data, beside the repository)."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import pytest

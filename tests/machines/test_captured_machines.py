@@ -1,7 +1,5 @@
 """Captured machines (hwloc's test data, beside the repository) against hwloc's independent answer."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

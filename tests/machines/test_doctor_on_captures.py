@@ -1,7 +1,5 @@
 """`doctor` finds nothing on healthy nodes with captured hardware (hwloc's test data, beside the repository)."""
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Everything that captured machines publish can be allocated (hwloc's test data, beside the repository)."""
 
-from __future__ import annotations
-
 from itertools import cycle
 
 import pytest

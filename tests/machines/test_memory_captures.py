@@ -1,7 +1,5 @@
 """The memory of captured machines (hwloc's test data, beside the repository)."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.cpu.sysfs import read_topology

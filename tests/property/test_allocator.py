@@ -1,7 +1,5 @@
 """The allocator against a checker written from the specification, and against an exhaustive search in order."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator

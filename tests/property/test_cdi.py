@@ -1,7 +1,5 @@
 """Random CDI specs: a spec reads back as it was written, its version is minimal, and every input gets a verdict."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

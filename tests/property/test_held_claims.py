@@ -1,7 +1,5 @@
 """The recorded claims for enforcement: an incremental snapshot equals one that is built from scratch."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The view of published slices, under every order in which answers, watch events and lists can arrive."""
 
-from __future__ import annotations
-
 import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st

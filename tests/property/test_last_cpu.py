@@ -1,7 +1,5 @@
 """Everything published can be allocated, to the last CPU, on every machine and with all options; one CPU is left."""
 
-from __future__ import annotations
-
 import contextlib
 
 from hypothesis import given

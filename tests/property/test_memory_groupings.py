@@ -1,7 +1,5 @@
 """What claims hold of memory always fits the machine, whatever groupings it was granted under, in any order."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Whatever happens, no container runs on CPUs that another's claim holds, and no update is superfluous."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule

@@ -1,7 +1,5 @@
 """Chunking changes nothing, and whatever arrives, a session yields events or one protocol error."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

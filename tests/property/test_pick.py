@@ -1,7 +1,5 @@
 """Properties of every pick on every machine."""
 
-from __future__ import annotations
-
 from itertools import chain, combinations
 
 from hypothesis import given, settings

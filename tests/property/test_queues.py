@@ -1,7 +1,5 @@
 """Properties of queues of any shape."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given, settings

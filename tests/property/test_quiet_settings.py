@@ -3,8 +3,6 @@
 In any order of events, each setting ends with the value that somebody other than this driver gave it last.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Slices for any inventory: within the limits, published once, and without touching slices of others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Choosing a node by incrementally updated groups of nodes gives the same as checking every node for each pod."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any

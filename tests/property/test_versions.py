@@ -1,7 +1,5 @@
 """Versions of a mapping behave like dictionaries, in whatever order they are made and read."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Field names as Kubernetes writes them: a field with another name, such as `hostIp` for `hostIP`, is read as empty."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

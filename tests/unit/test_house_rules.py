@@ -1,7 +1,5 @@
 """Rules of this repository that no linter knows."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

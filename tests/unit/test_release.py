@@ -1,7 +1,5 @@
 """The contents of a release, as far as they can be checked without building one."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

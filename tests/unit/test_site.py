@@ -1,7 +1,5 @@
 """The site: every page has its place, every link leads somewhere, and the schemas match what the drivers accept."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The workflows are safe, and run every row of real clusters."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

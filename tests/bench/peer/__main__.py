@@ -10,8 +10,6 @@ driver gets a mount namespace. A figure is the median of rounds; a ratio is the 
 its quartiles. CPU is that of all threads of the driver, which a busy machine alters less than it does the clock.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import statistics

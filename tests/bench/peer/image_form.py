@@ -3,8 +3,6 @@
 In a checkout an import hook finds the modules, which costs time.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

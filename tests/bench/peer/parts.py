@@ -1,7 +1,5 @@
 """What every driver's Prepare needs: a gRPC exchange, a GET, a durable commit and two small files."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator

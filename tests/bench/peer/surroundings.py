@@ -3,8 +3,6 @@
 Both do next to nothing, so that the driver is what is measured.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import multiprocessing

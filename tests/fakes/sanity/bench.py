@@ -1,7 +1,5 @@
 """The sanity suite's bench around a driver in this process."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Registers faulty drivers: each is the correct one with one fault, and names the check that must find it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Drivers that read allocations and configurations wrongly."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import grpc

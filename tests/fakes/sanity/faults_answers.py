@@ -1,7 +1,5 @@
 """Drivers whose answers change between calls, lack entries or have too many."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Drivers that write CDI specs wrongly."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Drivers that change, remove or leave behind what others read: edits of prepared claims, specs, slices, metadata."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Drivers whose health stream or metadata files are wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Drivers that confuse claims, or change parts of a claim that belong to others."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import threading

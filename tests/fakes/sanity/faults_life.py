@@ -1,7 +1,5 @@
 """Drivers that lose something when they are killed, called concurrently, terminated, or run twice."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Drivers that prepare claims wrongly."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import urllib.error

@@ -1,7 +1,5 @@
 """Drivers that register with kubelet wrongly."""
 
-from __future__ import annotations
-
 import itertools
 import time
 import types

@@ -1,7 +1,5 @@
 """Drivers that use more and more of the node, or whose files others can write, or read half-written."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

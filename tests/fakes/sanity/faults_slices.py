@@ -1,7 +1,5 @@
 """Drivers that publish wrongly."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import urllib.error

@@ -1,7 +1,5 @@
 """The CDI specs and metadata files of the correct driver."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

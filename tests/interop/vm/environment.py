@@ -1,7 +1,5 @@
 """This checkout for the machine's own Python: what the development lock pins, and the checkout itself."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -22,8 +22,6 @@ Attributes:
     INTEROP_VM_ACCELERATOR: an environment variable, qemu's `-accel`; `kvm` where it works.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -4,8 +4,6 @@ The control plane runs on this machine, since an emulated processor is slow; a b
 emulated machine are one network, on which node and pods are too.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence

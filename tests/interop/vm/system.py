@@ -1,7 +1,5 @@
 """The machine's system: Debian with systemd, its kernel, and what nodes have; made once by mmdebstrap."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The request policies of a capacity that the API server accepts, and how it rejects others (KEP-5075)."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.capacity_policy import policy_problems

@@ -1,7 +1,5 @@
 """CPU lists and masks of any length that the kernel, an archive or a claim may contain."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """The errors of documents that cannot be decoded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Which names are valid, on both sides of every limit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.semver import is_semver, semver_from_numbers, semver_from_tolerant, version_key

@@ -1,7 +1,5 @@
 """Text of documents reaches logs, Events and terminals as one limited line without control sequences."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ResourceSlices and taints that the API server of Kubernetes 1.37 accepts or rejects, with the paths of errors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How amounts are named for people: memory and huge pages by Kubernetes' names, others as they are published."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.resource import Device, DeviceAttribute

@@ -1,7 +1,5 @@
 """How a runtime reads a CDI document, and why it rejects one."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.cdi.document import load_spec

@@ -1,7 +1,5 @@
 """The devices of CDI directories: precedence, conflicts, unreadable files, a watch (rules of pkg/cdi/cache.go)."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

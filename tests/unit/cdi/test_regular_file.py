@@ -1,7 +1,5 @@
 """Reading a file never blocks if there is a named pipe in its place."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

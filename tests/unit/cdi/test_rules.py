@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from dranode.cdi.rules import HOOK_NAMES, spec_problems

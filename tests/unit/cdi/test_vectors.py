@@ -1,7 +1,5 @@
 """Every document of the vectors gets the verdict of the Go library's newest release, v1.1.1."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Opaque configuration: the three forms, rows of A.8, and how those of class and claim are merged."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import pytest

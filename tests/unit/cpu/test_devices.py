@@ -1,7 +1,5 @@
 """The devices of every mode; rows of A.15, adapted to devices that are named by CPU id."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from itertools import product

@@ -1,7 +1,5 @@
 """What claims are granted in the grouped modes; vectors A.7 of ../vectors/cpu.json and the rows of A.9."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

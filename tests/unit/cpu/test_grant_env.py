@@ -1,7 +1,5 @@
 """The claim's CPUs in its CDI spec, written and read back, in dra-driver-cpu's form."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.cpuset import CPUSet

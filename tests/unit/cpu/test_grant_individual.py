@@ -1,7 +1,5 @@
 """What claims are granted in individual mode; rows of A.7, with devices named by CPU id."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

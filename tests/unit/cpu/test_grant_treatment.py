@@ -1,7 +1,5 @@
 """How the containers of a claim are treated: from its configurations through the ledger's JSON."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

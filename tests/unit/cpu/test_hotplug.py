@@ -1,7 +1,5 @@
 """CPUs that go offline and come back: which uevents count, what is unhealthy, and which claims are impaired."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """What irqbalance is told, and that its own bans are restored."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

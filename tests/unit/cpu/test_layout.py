@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dranode.api.cpuset import CPUSet
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology

@@ -1,7 +1,5 @@
 """CPUs outside the cgroup of all pods are neither published nor granted, and no container gets them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from pathlib import Path

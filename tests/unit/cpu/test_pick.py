@@ -1,7 +1,5 @@
 """What the picker adds: real sizes, whole cores, one thread a core, required L3 caches, errors that say what fits."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -4,8 +4,6 @@ The vectors write 0 for unknown counts (no NUMA nodes, no L3 caches). The topolo
 changes an answer, which is A.6's topology E only: it says itself that it has no L3 information.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Final

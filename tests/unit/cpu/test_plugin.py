@@ -1,7 +1,5 @@
 """The CPU driver from the framework's side: a machine's files in, devices and grants out; PCIe roots as in A.16."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

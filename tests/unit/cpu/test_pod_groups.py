@@ -1,7 +1,5 @@
 """Claims that are reserved for a PodGroup (KEP-5729): the record does not list its pods, but kubelet does."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

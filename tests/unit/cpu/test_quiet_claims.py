@@ -1,7 +1,5 @@
 """Claims with quiet CPUs from Prepare to Unprepare, with a ledger: crashes, restarts, reboots, lost ledgers."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

@@ -1,7 +1,5 @@
 """The sentence about who holds the CPUs that a claim needs."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.cpu.grouped import named_holders

@@ -1,7 +1,5 @@
 """The host's services, where systemd decides on which CPUs they run."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path

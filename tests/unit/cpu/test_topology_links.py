@@ -1,7 +1,5 @@
 """`dranode topology --links` on made-up and damaged machines."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

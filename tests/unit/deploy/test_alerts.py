@@ -1,7 +1,5 @@
 """Alert rules and dashboards use only metrics that exist, and every form in which the rules are shipped is the same."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

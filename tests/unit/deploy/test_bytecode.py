@@ -1,7 +1,5 @@
 """What an installation compiles where Python is told not to write bytecode."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The schema of the chart's values refuses what the driver would refuse when it starts."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The image is pinned and precompiled, and has neither a compiler nor a secret in it."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

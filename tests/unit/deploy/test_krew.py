@@ -1,7 +1,5 @@
 """The kubectl plug-in as krew installs it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The manifests of `deploy/` are valid, ask for as little as possible, and agree with what the driver does."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Each memory class selects its own kind of device and nothing else, evaluated with the simulator's CEL."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.resource import Device

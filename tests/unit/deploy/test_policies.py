@@ -1,7 +1,5 @@
 """The admission policies of `deploy/`: who may publish a node's devices, and who may have admin access."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """The rights of `deploy/reader`: what `explain`, `report`, `fit` and the plug-in ask for, and no right to write."""
 
-from __future__ import annotations
-
 from dranode.api.documents import API_GROUP
 from dranode.show.cluster_objects import RESOURCES, ROOTS
 from tests.fakes.kustomize import DEPLOY

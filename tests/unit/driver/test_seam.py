@@ -1,7 +1,5 @@
 """`dranode.driver` and `dranode.api` export every name that a driver needs."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

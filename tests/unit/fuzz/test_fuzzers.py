@@ -1,7 +1,5 @@
 """Every fuzzer accepts its corpus, including inputs that once failed, and a seeded set of altered inputs."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import random

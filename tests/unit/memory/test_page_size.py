@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.quantity import page_size_name, page_size_of

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dranode.api.cpuset import CPUSet
 from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.driver.claims.record import ClaimState, Record, record_of

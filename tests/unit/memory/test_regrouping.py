@@ -1,7 +1,5 @@
 """Memory is granted once, however devices are grouped: over restarts, with other options, and with two instances."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

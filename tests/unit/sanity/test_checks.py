@@ -1,7 +1,5 @@
 """Every check passes with a correct driver, and finds the faulty driver that was written for it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

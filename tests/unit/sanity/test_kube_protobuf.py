@@ -1,7 +1,5 @@
 """Kubernetes' protobuf, as k8s.io/apimachinery 0.36.4 writes two ResourceSlices (v1 and v1beta1)."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode
 from pathlib import Path

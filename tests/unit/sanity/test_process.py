@@ -1,7 +1,5 @@
 """What a driver's process uses, including every process that it has started."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

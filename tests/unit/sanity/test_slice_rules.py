@@ -1,7 +1,5 @@
 """What kube-apiserver refuses in slices, and what the scheduler ignores."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

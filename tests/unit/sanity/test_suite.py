@@ -1,7 +1,5 @@
 """Choosing checks, and what a run reports of them."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 from xml.etree import ElementTree as ET

@@ -1,7 +1,5 @@
 """A cluster is read from its API server without writing to it."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.manifests import SourceDocument

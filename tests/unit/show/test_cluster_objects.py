@@ -1,7 +1,5 @@
 """Objects of an API server by kind, page by page, in every version that exists."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

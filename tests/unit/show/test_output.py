@@ -1,7 +1,5 @@
 """Progress on a terminal, next to what is printed meanwhile."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables and sentences print text literally, and names unbroken."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """The node and the cluster that the tests in these folders use."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The kernel's CPU counters, parsed from texts of real machines, and what they mean for a claim's CPUs."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.cpu.isolation.cpu_counters import Begun, cpu_counters

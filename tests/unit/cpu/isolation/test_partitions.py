@@ -1,7 +1,5 @@
 """Containers whose cgroups become cgroup v2 partitions, on a kernel that permits them or says why not."""
 
-from __future__ import annotations
-
 import errno
 import os
 

@@ -1,7 +1,5 @@
 """The values of settings while claims want quiet CPUs, and how they are restored, whatever happens in between."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

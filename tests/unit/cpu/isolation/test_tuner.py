@@ -1,7 +1,5 @@
 """Settings on a machine whose kernel behaves like Linux."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

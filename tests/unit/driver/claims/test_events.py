@@ -1,7 +1,5 @@
 """Which Events are sent, and how many."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.resource import ResourceClaimConsumerReference as Consumer

@@ -1,7 +1,5 @@
 """Device metadata as values: what a workload reads, where, and which CDI device mounts it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What drivers declare as their options, and which declarations are left out."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.driver.claims.options import DriverOption, Option, declarations

@@ -1,7 +1,5 @@
 """The decisions of Prepare and Unprepare as values: what is committed, and which effects follow in which order."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

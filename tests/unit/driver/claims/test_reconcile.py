@@ -1,7 +1,5 @@
 """Decisions about claims that are unfinished or that nobody asks for any more."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

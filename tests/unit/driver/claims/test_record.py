@@ -1,7 +1,5 @@
 """What is kept about a claim: its row in the ledger, and the copy of it in a CDI spec."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

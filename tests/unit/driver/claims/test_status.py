@@ -1,7 +1,5 @@
 """The entries in status.devices."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.driver.claims.status import DeviceState, device_statuses, failed_states, is_reported

@@ -1,7 +1,5 @@
 """How containers' counters are added up for their claims."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """`status.reservedFor` as kubelet interprets it: the cases of `IsReservedForPod` and `IsForPod` of 1.37."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The program's commands: an unknown name is answered with similar ones."""
 
-from __future__ import annotations
-
 import click
 import pytest
 from click.testing import CliRunner

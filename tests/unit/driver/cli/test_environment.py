@@ -1,7 +1,5 @@
 """Options in environment variables: an unknown one is refused, variables of other programs are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

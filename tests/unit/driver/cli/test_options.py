@@ -1,7 +1,5 @@
 """Options that drivers declare: flags, variables, sections of the file, and what a broken declaration does."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """When a claim's status is written, with a clock that only the test moves."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """HTTP/1.1 over a persistent socket: what servers and proxies may send, and what they should not."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """What is reported about containers that were on wrong CPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

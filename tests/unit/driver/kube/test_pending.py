@@ -1,7 +1,5 @@
 """Which pending item is sent next, and when."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.driver.kube.outbox import PendingItems

@@ -1,7 +1,5 @@
 """Which proxy leads to a URL: the cases of Go's own tests (golang.org/x/net v0.62.0, http/httpproxy/proxy_test.go)."""
 
-from __future__ import annotations
-
 import ssl
 
 import pytest

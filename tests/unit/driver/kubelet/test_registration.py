@@ -1,7 +1,5 @@
 """The answers of the registration service, and its reaction to kubelet's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every claim of a call is answered, whatever fails behind the service."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from concurrent import futures

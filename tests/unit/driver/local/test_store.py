@@ -1,7 +1,5 @@
 """The folder in place of an API server: long names, and objects that cannot be read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a container uses, from made-up cgroups of both versions and from real processes."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import time

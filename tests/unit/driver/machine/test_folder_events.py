@@ -1,7 +1,5 @@
 """The kernel's events for a folder."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 

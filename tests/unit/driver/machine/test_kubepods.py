@@ -1,7 +1,5 @@
 """The cgroup of all pods: both cgroup versions, both of kubelet's cgroup drivers, and nodes that are containers."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from collections.abc import Mapping

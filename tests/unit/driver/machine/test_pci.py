@@ -1,7 +1,5 @@
 """Where PCI functions are: the root complex and the NUMA node, from sysfs."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.driver import Root, numa_node, pcie_root

@@ -1,7 +1,5 @@
 """Missing files, and files in forbidden folders, with the same result on every Python."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A driver that runs on a machine other than the host does not write to the host."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Conflicting claims: which calls wait for an Unprepare that may follow, and how many."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damaged rows and ledgers: what CDI specs bring back, and what stays blocked until a person decides."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Unreadable hardware: what is known meanwhile, and what happens once it can be read."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

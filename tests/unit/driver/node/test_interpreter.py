@@ -1,7 +1,5 @@
 """The effects of a decision: hardware is configured and restored, specs are written, and each claim fails alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The durable record of claims."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """The copy of the ledger: what survives a power cut, when it is rewritten, and when it is trusted."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A ledger that is damaged, lost or replaced by an older one: nothing is granted twice, and no claim is forgotten."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Device metadata on disk: whole files with the right modes, complete removal, and no failed claims."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

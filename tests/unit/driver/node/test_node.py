@@ -1,7 +1,5 @@
 """One driver on a node: what it grants, what it remembers, what it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

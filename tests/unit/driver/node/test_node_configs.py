@@ -1,7 +1,5 @@
 """Which of a claim's configurations reach the driver, and in which order."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

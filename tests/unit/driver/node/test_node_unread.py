@@ -1,7 +1,5 @@
 """An unreadable ledger is not an empty one: what is known about claims without it, and that this is reported."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The snapshot for enforcement: when it is built, and that it follows the records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dranode.cpu.options import CPUOptions

@@ -1,7 +1,5 @@
 """Everything known about claims is in one book, whose indexes follow its entries."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The index of what claims hold stays in step with the ledger, whatever fails in between."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Containers that use some requests of a claim for CPUs: from Prepare through CDI and NRI to their masks."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The NRI client shared by the tests of this folder."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

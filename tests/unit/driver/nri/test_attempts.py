@@ -1,7 +1,5 @@
 """A runtime that is missing, disconnects, rejects the plug-in or sends garbage: when the client retries and logs."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import struct

@@ -1,7 +1,5 @@
 """The client's thread against a runtime on a real socket, with the real decisions."""
 
-from __future__ import annotations
-
 import logging
 import threading
 

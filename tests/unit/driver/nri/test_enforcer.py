@@ -1,7 +1,5 @@
 """What other threads see of enforcement while the runtime sends requests."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

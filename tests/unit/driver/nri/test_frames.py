@@ -1,7 +1,5 @@
 """Captured frames of four NRI versions, reproduced byte for byte."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

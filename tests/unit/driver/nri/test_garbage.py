@@ -1,7 +1,5 @@
 """Bytes that are not NRI: each kind is logged in one line without a traceback, and the next connection is served."""
 
-from __future__ import annotations
-
 import logging
 import random
 import struct

@@ -1,7 +1,5 @@
 """Limits of huge pages in the runtime's messages, in the kernel's files and in reports."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

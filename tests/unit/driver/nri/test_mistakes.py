@@ -1,7 +1,5 @@
 """Bugs of ours behind the client: each is logged once, fails one call at most, and is retried."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """A container has ended if its processes were seen and are gone; one that was never seen counts as running."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 

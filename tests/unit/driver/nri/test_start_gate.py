@@ -1,7 +1,5 @@
 """A container starts once the kernel shows that it shares no CPU of a claim, and in any case after a minute."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

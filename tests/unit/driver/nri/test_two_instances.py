@@ -1,7 +1,5 @@
 """Enforcement by one of two instances: the silent one knows enough to take over at any time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

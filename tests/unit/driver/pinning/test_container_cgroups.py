@@ -1,7 +1,5 @@
 """The one rule that says which container a cgroup's folder, and a process in it, belongs to."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.cpuset import CPUSet

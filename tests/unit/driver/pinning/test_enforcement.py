@@ -3,8 +3,6 @@
 A row says where its expectation differs from the reference's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """Decisions about existing containers: updates, starts, and claims and pods that end."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

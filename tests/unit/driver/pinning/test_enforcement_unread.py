@@ -1,7 +1,5 @@
 """Enforcement while the ledger cannot be read: masks stay, and new containers get what the known claims leave."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Whose is a container? Forged variables, other pods, a silent kubelet, a runtime without CDI."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.cpuset import CPUSet

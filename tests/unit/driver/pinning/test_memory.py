@@ -1,7 +1,5 @@
 """Containers whose claims hold memory, with and without CPUs: their NUMA nodes and huge pages."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.users import PodSandbox
 from dranode.driver.pinning import drift

@@ -1,7 +1,5 @@
 """Which starts would put two containers on one CPU of a claim, according to the kernel."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet

@@ -1,7 +1,5 @@
 """The known containers, and what is known about them after they came, changed and went."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet

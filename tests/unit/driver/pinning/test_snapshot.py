@@ -1,7 +1,5 @@
 """Incremental changes of the recorded claims: overlapping CPUs are held until the last claim with them is gone."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.cpuset import CPUSet

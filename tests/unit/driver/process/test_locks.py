@@ -1,7 +1,5 @@
 """Kernel locks on files."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """The log: one operation id in every line of a call, and keys for programs."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """What a driver reports about its devices, to whom and how often."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path

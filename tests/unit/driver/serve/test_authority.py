@@ -1,7 +1,5 @@
 """Which instance is active, decided by kernel locks in a shared folder, step by step."""
 
-from __future__ import annotations
-
 import fcntl
 from collections.abc import Callable, Iterator
 from pathlib import Path

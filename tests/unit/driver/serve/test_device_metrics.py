@@ -1,7 +1,5 @@
 """Metrics of devices that claims share by amounts, and of what each claim holds of them."""
 
-from __future__ import annotations
-
 from dranode.api.quantity import Quantity
 from dranode.api.resource import Device, DeviceCapacity
 from dranode.driver.claims.grant import Grant

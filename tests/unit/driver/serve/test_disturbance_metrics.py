@@ -1,7 +1,5 @@
 """Metrics of what has disturbed claims, from the driver's notes to the samples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dranode.cpu.options import read_options

@@ -1,7 +1,5 @@
 """Hardware that changes while something else goes wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Probes and metrics over real HTTP: pages, refusals, and clients that misbehave."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import socket

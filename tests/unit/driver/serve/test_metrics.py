@@ -1,7 +1,5 @@
 """The metrics page: dra-driver-cpu's families to the letter, and states at the time of the request."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import tempfile

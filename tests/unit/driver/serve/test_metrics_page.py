@@ -1,7 +1,5 @@
 """The metrics in the expressions on the page of metrics exist; `make tables` writes its tables."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

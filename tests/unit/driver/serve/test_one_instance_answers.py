@@ -1,7 +1,5 @@
 """Two instances and one runtime: exactly one answers a request with adjustments, whatever happens in between."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Claims for which kubelet will not call Unprepare, on a real ledger, with a clock that a test moves."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field

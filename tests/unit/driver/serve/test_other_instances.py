@@ -1,7 +1,5 @@
 """Instances notice each other's arrival and end."""
 
-from __future__ import annotations
-
 import fcntl
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What runtime and kubelet together report about containers."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterator

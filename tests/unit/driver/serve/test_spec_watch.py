@@ -1,7 +1,5 @@
 """Specs that are removed or altered under a running driver are written again."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Iterable

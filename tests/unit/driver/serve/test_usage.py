@@ -1,7 +1,5 @@
 """When the use of claims is read, and from which containers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path

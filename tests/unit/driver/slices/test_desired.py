@@ -1,7 +1,5 @@
 """How an inventory becomes the slices of a pool."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.errors import UsageError

@@ -1,7 +1,5 @@
 """Fields that a server without the feature gate drops, and the gate that is named for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

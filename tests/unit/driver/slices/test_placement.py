@@ -1,7 +1,5 @@
 """Devices stay in their slices, so that a device that comes or goes changes one slice."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

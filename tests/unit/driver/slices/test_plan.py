@@ -1,7 +1,5 @@
 """The changes from published slices to the desired ones: reference sheet of the DRA API, 3.3 and 3.4."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """What is left out of an inventory because the API server would reject it; the rules have their own tests."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.quantity import Quantity

@@ -1,7 +1,5 @@
 """Unhealthy devices are tainted, and lose the taint when they are healthy again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dranode.api.resource import Device, DeviceTaint, ResourceSlice

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dranode.api.resource import Device, ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.show.picture.devices import Published, published, with_unpublished
 from dranode.show.picture.fleet import DeviceKey, DeviceShare, FleetClaim

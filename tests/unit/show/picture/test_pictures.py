@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dranode.api.cpuset import CPUSet
 from dranode.api.quantity import Quantity
 from dranode.api.resource import Device, DeviceCapacity

@@ -1,7 +1,5 @@
 """DeviceTaintRules: which devices they taint, in which release, and which API versions are read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

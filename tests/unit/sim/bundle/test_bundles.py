@@ -1,7 +1,5 @@
 """Which devices belong together, compared with all subsets of small fleets."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import combinations
 

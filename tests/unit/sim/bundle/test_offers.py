@@ -1,7 +1,5 @@
 """The templates for devices that belong together, checked with the model of kube-scheduler's allocator."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which attributes an expression reads."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.sim.cel.declarations import KnownToCEL

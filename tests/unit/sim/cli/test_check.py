@@ -1,7 +1,5 @@
 """`dranode check --kubernetes`: what the API server of a release, with its gates, accepts in a selector."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`check` shows all errors of all documents as sentences, and warns about what is probably misspelled."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`dranode fit` on the command line."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

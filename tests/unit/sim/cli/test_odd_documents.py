@@ -1,7 +1,5 @@
 """Nothing in a document makes a command end in a traceback."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

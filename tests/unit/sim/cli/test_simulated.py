@@ -1,7 +1,5 @@
 """Simulating commands create the pods of Deployments and Jobs, and accept generated names and custom resources."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

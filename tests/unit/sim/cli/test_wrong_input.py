@@ -1,7 +1,5 @@
 """Wrong input is one error with file, document and path, and exit status 1, in every command that reads documents."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The pods of Deployments, Jobs and the like: how many, their names, owners, labels and nodes."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

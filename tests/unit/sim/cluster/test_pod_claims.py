@@ -1,7 +1,5 @@
 """Which claims a pod uses: named, already created, still to be generated, its own or its PodGroup's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What `check` says about containers and pods that share a claim although its driver does not allow it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

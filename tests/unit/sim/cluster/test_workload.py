@@ -1,7 +1,5 @@
 """What files ask for: which pod uses which claim, where names and references are legal but unusual."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

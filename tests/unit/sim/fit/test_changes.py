@@ -1,7 +1,5 @@
 """What would have to change for a pod to fit."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations

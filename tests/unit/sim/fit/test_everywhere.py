@@ -1,7 +1,5 @@
 """What kube-scheduler's plug-ins say about a pod before they look at any node, in the words of 1.36.4 and 1.37.1."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Extended resources that devices provide if a node does not have the resource itself (KEP-5004)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which claims hold the devices that are fragmented."""
 
-from __future__ import annotations
-
 from dranode.sim.fit.changes import Changes, changes_document, fragments_of
 from tests.fakes.clusters import (
     CLASS,

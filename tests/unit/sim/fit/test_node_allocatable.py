@@ -1,7 +1,5 @@
 """Devices that represent resources of their node (KEP-5517)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Whether a pod fits, where, and why not."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.errors import DocumentError

@@ -1,7 +1,5 @@
 """The simulator places random pods as real kube-schedulers did, recorded by tests/interop."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Admitted workloads on real nodes with devices, through the allocator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """YAML machines; the short form follows the rules of dra-driver-cpu's sysfs overlay (reference cases A.13)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

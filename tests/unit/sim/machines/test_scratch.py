@@ -1,7 +1,5 @@
 """Machines that can be written to: a fake one in memory, and one in a folder."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dranode.cpu.sysfs import read_topology
 from dranode.sim.machines.forms import open_machine
 

@@ -1,7 +1,5 @@
 """The GPUs, NICs and interrupts of a described machine, tried with the drivers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

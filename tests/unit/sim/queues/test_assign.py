@@ -1,7 +1,5 @@
 """The search over flavors in cases of our own: the rules of KEP-582, and how a search is resumed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What makes no sense is reported in one sentence with file, object and path."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a pod counts against quota: containers, and devices by DeviceClass."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

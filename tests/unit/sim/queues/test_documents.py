@@ -1,7 +1,5 @@
 """Jobs, priority classes and namespaces among the documents, and notes on what is not simulated."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Pods that have ended, pod sets that share a flavor, and Kueue's feature gates."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

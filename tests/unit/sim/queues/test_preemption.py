@@ -1,7 +1,5 @@
 """Whom a workload may preempt, and whom not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Quotas in a tree of cohorts."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.quantity import Quantity

@@ -1,7 +1,5 @@
 """Cycles over queues: which workloads are admitted, at whose expense, and what each attempt reports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The simulator decides as Kueue's own code did, whose answers are in tests/vectors/flavors.json."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Amounts of resources that the API server accepts or refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a pod asks for on its node."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

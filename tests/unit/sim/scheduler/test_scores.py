@@ -1,7 +1,5 @@
 """How nodes are scored, where the recorded placements of real schedulers cannot tell one rule from another."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`dranode claims` with a driver that limits containers to memory: amounts, `--verify` and `--usage`."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

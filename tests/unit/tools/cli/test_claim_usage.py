@@ -1,7 +1,5 @@
 """`dranode claims --usage` shows how claims use their CPUs, here from a fake /proc and cgroup file system."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sqlite3

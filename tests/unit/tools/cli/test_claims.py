@@ -1,7 +1,5 @@
 """`dranode claims` shows what is on record, who uses it and if it is enforced, from a fake /proc and /sys/fs/cgroup."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

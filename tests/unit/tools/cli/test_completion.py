@@ -1,7 +1,5 @@
 """What a shell completes for the program and for the plug-in."""
 
-from __future__ import annotations
-
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner

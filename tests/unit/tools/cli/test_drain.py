@@ -1,7 +1,5 @@
 """Drain unprepares what no container uses, says what would be stranded, and never acts behind a driver's back."""
 
-from __future__ import annotations
-
 import errno
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """The wait for drained nodes ends when every pod of the DaemonSet is Ready, and names the nodes that are not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """`explain` from a laptop: it never blames what is healthy, and says which command shows what it cannot see."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every command that shows a machine reports what drivers find odd about it, in every output format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

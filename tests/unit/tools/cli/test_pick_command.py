@@ -1,7 +1,5 @@
 """`dranode pick`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

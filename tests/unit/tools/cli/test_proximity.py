@@ -1,7 +1,5 @@
 """What is between two PCI devices, in the words of nvidia-smi."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.api.cpuset import CPUSet

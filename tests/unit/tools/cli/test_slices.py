@@ -1,7 +1,5 @@
 """`dranode slices` prints complete ResourceSlice objects for programs and a table for people."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterable

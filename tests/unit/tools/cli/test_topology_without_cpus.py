@@ -1,7 +1,5 @@
 """`dranode topology` and `claims` on a machine that has devices and no CPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which node an allocation is on: by its node selector, or else by pools that have the names of nodes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every cause is set up as a real cluster shows it, and `explain` names that cause and no other, with the remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

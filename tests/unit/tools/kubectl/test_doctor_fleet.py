@@ -1,7 +1,5 @@
 """`doctor --all-nodes` checks every node by what the API server knows, and prints one table."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`explain` uses the model of `fit` for pods that wait for something other than claims, and for clusters in files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a driver would refuse whatever its node holds: `explain` says so from a laptop, by the driver's own code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`explain` says whether the containers of a memory claim get that memory, from the kernel's files."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator

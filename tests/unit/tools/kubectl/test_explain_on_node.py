@@ -1,7 +1,5 @@
 """`explain` says at which station a claim stopped, and only that."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

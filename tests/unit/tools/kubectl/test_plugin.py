@@ -1,7 +1,5 @@
 """`kubectl dranode` shows claims, devices and nodes of all drivers, with kubectl's flags and output formats."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """A claim that is reserved for a PodGroup instead of its pods (KEP-5729), in every view of a cluster."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

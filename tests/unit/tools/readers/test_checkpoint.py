@@ -1,7 +1,5 @@
 """kubelet's own record of prepared claims is read in the format of each release."""
 
-from __future__ import annotations
-
 import json
 import os
 import zlib

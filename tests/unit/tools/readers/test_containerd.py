@@ -1,7 +1,5 @@
 """containerd's configuration is read the way each version of containerd loads it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`doctor` on whole nodes: what it says about healthy and about unusual ones, and how its command prints that."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

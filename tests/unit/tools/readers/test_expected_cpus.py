@@ -1,7 +1,5 @@
 """Enforcement, `claims --verify` and `explain` expect a container on the same CPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reading processes from `/proc`: those that end meanwhile are left out, those that cannot be read are reported."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

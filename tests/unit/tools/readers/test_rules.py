@@ -1,7 +1,5 @@
 """Every rule of `doctor` finds the fault that was seeded for it, and says how to fix it."""
 
-from __future__ import annotations
-
 import pytest
 
 from dranode.driver.node.ledger import Ledger

@@ -1,7 +1,5 @@
 """What `doctor` cannot see, or does not understand, is reported and not judged."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
