@@ -30,7 +30,6 @@ _MASKS: Final = frozenset(_MASK_OF.values())
 # Kernels before 5.15 cut a sysfs attribute that is longer than a page. The list of a large machine whose CPU numbers
 # are interleaved then lacks its last CPUs, or ends in the middle of a number. A mask is never that long.
 _CUT: Final = 4094
-_MASK: Final = re.compile(r"[0-9a-fA-F]+(?:,[0-9a-fA-F]{1,8})*", re.ASCII)
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
@@ -95,7 +94,11 @@ class KernelFiles:
         key = f"x{text}" if is_mask else text
         parsed = self._masks.get(key)
         if parsed is None:
-            parsed = self._masks[key] = _parse_mask(path, text) if is_mask else _parse_list(path, text)
+            try:
+                parsed = (CPUSet.parse_mask(text or "0") if is_mask else CPUSet.parse(text)).mask
+            except ValueError as error:
+                raise MachineError(f"/{path} cannot be understood: {error}") from error
+            self._masks[key] = parsed
         return parsed
 
     def numbered(self, folder: str, prefix: str) -> list[int]:
@@ -135,19 +138,6 @@ class KernelFiles:
     def warn(self, kind: str, sentence: str) -> None:
         """Keep a contradiction unless one of its kind is known: a machine that has one usually has many."""
         self.oddities.setdefault(kind, sentence)
-
-
-def _parse_mask(path: str, text: str) -> int:
-    if text and not _MASK.fullmatch(text):
-        raise MachineError(f'/{path} should be a CPU mask of hexadecimal words, but is "{text}"')
-    return CPUSet.parse_mask(text).mask if text else 0
-
-
-def _parse_list(path: str, text: str) -> int:
-    try:
-        return CPUSet.parse(text).mask
-    except ValueError as error:
-        raise MachineError(f"/{path} cannot be understood: {error}") from error
 
 
 # Which NUMA node each CPU is on and which nodes have memory, from `/sys/devices/system/node`
