@@ -177,6 +177,7 @@ def _text(root: Root, path: str) -> str:
 
 # cgroup v2, v1, and v2 in addition to v1.
 _HIERARCHIES: Final = ("sys/fs/cgroup", "sys/fs/cgroup/hugetlb", "sys/fs/cgroup/unified")
+_MEMORY: Final = ("sys/fs/cgroup", "sys/fs/cgroup/memory")
 # The files with promised and used bytes together, and with used bytes: in cgroup v2, and in v1.
 _PROMISED: Final = (("rsvd.current", "current"), ("rsvd.usage_in_bytes", "usage_in_bytes"))
 
@@ -208,10 +209,25 @@ def pods_promised(root: Root, size: int) -> int:
     return unused // size
 
 
-def _above_pods(root: Root) -> Iterable[str]:
+def pods_limit(root: Root) -> int | None:
+    """Return how many bytes of memory pods may use together, by the limits of the cgroups above them; None for all.
+
+    A node that is a container (LXD, kind) has the memory of its host, and a limit.
+    """
+    limits: list[int | None] = []
+    for folder in _above_pods(root, _MEMORY):
+        names = folder.split("/")
+        above = ("/".join(names[:end]) for end in range(len(names), 0, -1))
+        limits += (
+            _limit(root, f"{place}/{name}") for place in above for name in ("memory.max", "memory.limit_in_bytes")
+        )
+    return min(filter(None, limits), default=None)
+
+
+def _above_pods(root: Root, hierarchies: Iterable[str] = _HIERARCHIES) -> Iterable[str]:
     """Return the cgroups of all pods; none if they cannot be listed."""
     try:
-        found = [folder for hierarchy in _HIERARCHIES for folder in find_pods_cgroups(root, hierarchy)]
+        found = [folder for hierarchy in hierarchies for folder in find_pods_cgroups(root, hierarchy)]
     except MachineError:
         return ()
     # In v1 the folder of the hierarchies finds the cgroup that is in one of them.

@@ -210,6 +210,12 @@ def memory_left_out(machine: MachineMemory, options: MemoryOptions) -> Iterator[
     if without_socket and options.group_by is MemoryGroupBy.SOCKET:
         yield f"NUMA nodes {without_socket} are in no device: the kernel reports no package for them, or several"
     yield from (problem.what for problem in machine.pods.node_problems(machine.numbers))
+    published = sum(device.size for device in memory_devices(machine, options) if not device.page_size)
+    if machine.limit is not None and published > machine.limit:
+        yield (
+            f"the cgroup of all pods, or one above it, is limited to {Quantity.binary(machine.limit)} of memory, and "
+            f"claims may get {Quantity.binary(published)}: keep the rest with --reserved-memory"
+        )
 
 
 def _groups(machine: MachineMemory, group_by: MemoryGroupBy) -> Iterator[tuple[str, tuple[MemoryNode, ...]]]:

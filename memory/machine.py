@@ -57,6 +57,7 @@ class MachineMemory(msgspec.Struct, frozen=True):
         numa: whether the kernel has a folder for each NUMA node; otherwise node 0 is the whole machine.
         unseen_pages: the sizes of huge pages, in bytes, that some node does not count.
         pods: the NUMA nodes that the cgroup of all pods has.
+        limit: how many bytes of ordinary memory pods may use together; None for all.
     """
 
     nodes: tuple[MemoryNode, ...]
@@ -66,6 +67,7 @@ class MachineMemory(msgspec.Struct, frozen=True):
     numa: bool = True
     unseen_pages: frozenset[int] = frozenset()
     pods: PodsCgroup = msgspec.field(default_factory=PodsCgroup)
+    limit: int | None = None
 
     def node(self, number: int) -> MemoryNode | None:
         """Return the node of that number, if it has memory."""

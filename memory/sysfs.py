@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from dranode.api import CPUSet
 from dranode.driver import MachineError, Root, missing_nodes, node_cpus, read_pods_cgroup, read_text
-from dranode.memory.counts import pod_pages, pods_promised, pods_used
+from dranode.memory.counts import pod_pages, pods_limit, pods_promised, pods_used
 from dranode.memory.machine import KIB, MachineMemory, MemoryNode, PagePool, folder_of, size_of_folder
 
 _NODES: Final = "sys/devices/system/node"
@@ -85,6 +85,7 @@ class _MemoryReader:
             numa=bool(self._numbers),
             unseen_pages=frozenset(self._unlisted) | frozenset(self._uncounted),
             pods=read_pods_cgroup(self._root),
+            limit=pods_limit(self._root),
         )
 
     def _with_unseen(self, node: MemoryNode) -> MemoryNode:
@@ -96,6 +97,8 @@ class _MemoryReader:
     def _node(self, number: int) -> MemoryNode | None:
         folder = f"{_NODES}/node{number}"
         total = self._total(f"{folder}/meminfo")
+        if total is None and self._numbers == [number]:
+            total = self._total("proc/meminfo")  # the only node is the machine
         if total is None:
             self._warnings.append(f"NUMA node {number} is left out: it has no file /{folder}/meminfo")
             return None

@@ -327,8 +327,16 @@ class TestUnbelievable:
         [
             ("online", "0-3,x", r'/sys/devices/system/cpu/online cannot be understood: "x" in the cpu-list "0-3,x"'),
             ("present", "3-0", r"/sys/devices/system/cpu/present cannot be understood: the range"),
-            ("cpu0/topology/thread_siblings", "xyz", r'thread_siblings cannot be understood: "xyz" in a CPU mask is not'),
-            ("cpu0/topology/thread_siblings", "9" * 5000, r'thread_siblings cannot be understood: "9{40}" in a CPU mask'),
+            (
+                "cpu0/topology/thread_siblings",
+                "xyz",
+                r'thread_siblings cannot be understood: "xyz" in a CPU mask is not',
+            ),
+            (
+                "cpu0/topology/thread_siblings",
+                "9" * 5000,
+                r'thread_siblings cannot be understood: "9{40}" in a CPU mask',
+            ),
             ("cpu0/topology/core_id", "", r'cpu0/topology/core_id should be a number, but is ""'),
             ("cpu0/topology/core_id", "zero", r'cpu0/topology/core_id should be a number, but is "zero"'),
         ],

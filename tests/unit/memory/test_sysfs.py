@@ -4,7 +4,7 @@ import os
 import pytest
 
 from dranode.api.errors import MachineError
-from dranode.memory.devices import memory_devices
+from dranode.memory.devices import memory_devices, memory_left_out
 from dranode.memory.machine import MachineMemory, PagePool
 from dranode.memory.options import MemoryOptions
 from dranode.memory.sysfs import read_memory
@@ -110,6 +110,27 @@ class TestNodes:
     def test_no_memory_at_all_is_refused(self) -> None:
         with pytest.raises(MachineError, match="no NUMA node has memory, according to the meminfo files"):
             read(without(one_node(), f"{NODE}/node0/meminfo"))
+
+    def test_the_only_node_has_the_machines_memory_if_it_has_no_meminfo(self) -> None:
+        files = without(one_node(), f"{NODE}/node0/meminfo")
+        (node,) = read({**files, "proc/meminfo": "\nMemTotal:        2097152 kB\n"}).nodes
+        assert (node.id, node.total) == (0, 2 * GIB)
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "sys/fs/cgroup/kubepods.slice/memory.max",
+            "sys/fs/cgroup/memory.max",
+            "sys/fs/cgroup/memory/kubepods/memory.limit_in_bytes",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes",
+        ],
+    )
+    def test_more_memory_than_pods_may_use_together_is_reported(self, path: str) -> None:
+        v2, v1 = "sys/fs/cgroup/kubepods.slice/memory.max", "sys/fs/cgroup/memory/kubepods/memory.limit_in_bytes"
+        for limit, said in ((GIB, True), (1 << 50, False)):
+            found = read({**one_node(), v2: "max", v1: "9223372036854771712", path: f"{limit}"})
+            left_out = list(memory_left_out(found, MemoryOptions()))
+            assert any("is limited to 1Gi of memory" in sentence for sentence in left_out) is said
 
     def test_without_numa_the_machine_is_node_0(self) -> None:
         files = {
