@@ -1,7 +1,5 @@
 """The rules for `capacity.*.requestPolicy` (KEP-5075), by which a driver limits the amounts that claims request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final

@@ -4,8 +4,6 @@
 the same form as v1. The rest of the program knows only v1.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Mapping, Sequence

@@ -17,8 +17,6 @@ Every message is one sentence: first the cause, with the value, the limit and wh
 always one printable line of limited length, even if the values in it are not.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The errors of a document's fields, and the rules that all documents of Kubernetes share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import msgspec

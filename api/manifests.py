@@ -1,7 +1,5 @@
 """Kubernetes documents in manifests: where they are, checks of kind, API version and name, and generated names."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

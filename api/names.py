@@ -3,8 +3,6 @@
 Source: apimachinery's `util/validation` (RFC 1123) and the validation of `resource.k8s.io/v1`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Final, TypeVar

@@ -1,7 +1,5 @@
 """Semantic versions (semver.org, 2.0.0), for attributes of type `version` and for CEL."""
 
-from __future__ import annotations
-
 import re
 from typing import Final, TypeAlias
 

@@ -5,8 +5,6 @@ Source: validation of `resource.k8s.io/v1` in Kubernetes 1.37.1 (`pkg/apis/resou
 Drivers of this framework leave out of their slices what breaks a rule (`driver/slices/publishable.py`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """Finds fields that the API does not have. Most are misspelled, and the API server would drop or reject them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple

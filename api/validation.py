@@ -4,8 +4,6 @@ Source: validation of `resource.k8s.io/v1` in Kubernetes 1.34 to 1.37 (KEP-4381,
 yields every error, with its path in the v1 form of the document.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias, TypeVar

@@ -3,8 +3,6 @@
 The package needs no other part of this project. See docs/cdi.md.
 """
 
-from __future__ import annotations
-
 from dranode.cdi.annotations import annotated_devices, annotation
 from dranode.cdi.directory import encode_spec, read_spec, remove_spec, spec_files, write_spec
 from dranode.cdi.errors import CDIError

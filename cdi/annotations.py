@@ -5,8 +5,6 @@ A device plugin uses them if kubelet's device plugin API does not have the field
 of the Go library, v1.1.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final

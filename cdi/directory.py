@@ -4,8 +4,6 @@ A runtime notices a file that is renamed inside the folder. A file that is linke
 Nothing is synced to disk, because specs are derived from the ledger and can be written again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

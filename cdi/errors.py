@@ -1,7 +1,5 @@
 """The one exception of this library, and how it quotes a text of a document."""
 
-from __future__ import annotations
-
 from typing import Final
 
 _SHOWN: Final = 80  # characters

@@ -4,8 +4,6 @@ The library checks characters, but not lengths. SPEC.md also requires the vendor
 lengths of vendor and class. Writers follow these rules too (`written_kind_problem`); readers do not check them.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Final, NamedTuple

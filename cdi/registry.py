@@ -4,8 +4,6 @@ Source: pkg/cdi/cache.go of the Go library, v1.1: a device in a later directory 
 one; a device that two specs of one directory define is not injected at all.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Opening a named pipe waits for a writer, and a device such as `/dev/zero` has no end.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

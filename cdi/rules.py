@@ -4,8 +4,6 @@ These rules are a subset of those in SPEC.md. Every broken rule is reported as a
 itself stops at the first one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 

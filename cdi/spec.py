@@ -4,8 +4,6 @@ Field names are those of the specification in snake case. `dranode.cdi.directory
 `dranode.cdi.document` says whether a runtime would load a file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

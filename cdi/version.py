@@ -4,8 +4,6 @@ A runtime refuses a version that its library does not know. A writer therefore d
 everything that its content uses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

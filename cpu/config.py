@@ -11,8 +11,6 @@ The third has the fields of `CPUConfig`. A class sets defaults, and a claim over
 order. A cpuset names the CPUs, so it is allowed only in a claim, and not together with `threads`, `l3` or `spread`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final

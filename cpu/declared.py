@@ -1,7 +1,5 @@
 """The CPU driver's options, for the entry point group `dranode.options`, with dra-driver-cpu's flags and keys."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from dranode.driver.claims.options import Option

@@ -13,8 +13,6 @@ type (hybrid machines), `dra.cpu/isolated` of an individual CPU and `dra.cpu/num
 if a group spans several sockets.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, assert_never

@@ -6,8 +6,6 @@ policies only verify its choice. The results of a claim are decided one after an
 that no CPU is given twice. A result with admin access gets no CPU: it holds nothing, and its containers are not pinned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 

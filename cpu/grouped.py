@@ -1,7 +1,5 @@
 """Decides which CPUs an allocation result gets in grouped mode: a number of CPUs of a group, or those of a cpuset."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec

@@ -3,8 +3,6 @@
 A missing file is not an error, because kernels differ in what they report. An unreadable or malformed file is an error.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final

@@ -3,8 +3,6 @@
 Machines differ in the order: an L3 cache may span several NUMA nodes, and a NUMA node several packages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import msgspec

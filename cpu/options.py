@@ -1,7 +1,5 @@
 """The options of the CPU driver, and the policies from which claims choose."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar

@@ -18,8 +18,6 @@ The pick consists of candidates only and depends only on the arguments. The func
 - `numa-distributed` ignores caches unless they are required.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce

@@ -1,7 +1,5 @@
 """The CPU driver, `dra.cpu`; its entry point in the group `dranode.plugins` is `cpu`."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -7,8 +7,6 @@ does not contain the CPU whose file it is in is ignored, and the next source is 
 the lower CPU (or node) counts. Each kind of contradiction is reported once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from itertools import count

@@ -1,7 +1,5 @@
 """The settings of a claim's containers besides their CPU set; the CPU driver keeps them in `Grant.state`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Final
 

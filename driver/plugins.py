@@ -1,7 +1,5 @@
 """Finds drivers (`dranode.plugins`), their options, and machines other than the host by entry points."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache

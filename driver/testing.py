@@ -4,8 +4,6 @@ It only needs an empty folder. It creates claims for the devices that the driver
 code that serves kubelet. A driver that writes to hardware is tested on a `ScratchMachine`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

@@ -12,8 +12,6 @@ Every field is optional. A result's configurations apply in the order of the all
 A later one overrides the fields that it has. An unknown field is an error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final, Literal

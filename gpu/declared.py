@@ -1,7 +1,5 @@
 """The GPU driver's options, as `dranode.options` lists them."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from dranode.driver.claims.options import Option

@@ -7,8 +7,6 @@ With sharing, every device may be allocated several times (KEP-5075). Each alloc
 the GPU's memory is known. The default is one share, and the part of the memory that goes with one share.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Final

@@ -4,8 +4,6 @@ They are looked up by PCI address whenever the CDI spec is written. A missing de
 container would start without it and find no GPU.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -16,8 +16,6 @@ without troubles is unknown. The troubles of a physical function are also those 
 values: `dranode.gpu.plugin` reads the counters and passes the events.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum

@@ -4,8 +4,6 @@ A GPU is a PCI function that computes or draws. SR-IOV virtual functions and AMD
 with a `parent`. A GPU with such children is divided: claims get either the GPU or its children, never both.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum

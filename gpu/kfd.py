@@ -6,8 +6,6 @@ lead from a partition to its GPU: newer kernels give every partition its own. A 
 the whole tree again when a GPU is added, and refuses to show a GPU that this process's cgroup may not use (EPERM).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final
 

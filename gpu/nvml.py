@@ -6,8 +6,6 @@ knows the GPUs that the driver had when it was opened, and prevents them from be
 the driver has others, and stays closed while a GPU is unbound. A GPU that fell off the bus does not affect the others.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import threading

@@ -6,8 +6,6 @@ exists only while the GPU is bound to the driver. `capabilities/gpu<minor>/mig` 
 instances.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Combines what a machine reports about its GPUs: PCI and DRM, KFD, NVIDIA's `/proc`, NVML."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 

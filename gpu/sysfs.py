@@ -5,8 +5,6 @@ vfio-pci or unbound. Every file may be missing or unreadable (EPERM in a reset, 
 unknown then.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cached_property
 from typing import Final

@@ -6,8 +6,6 @@ and clears it afterwards; any other value was set by an administrator and is not
 on `vfio-pci` when the claim was granted.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 from collections.abc import Callable, Iterable

@@ -10,8 +10,6 @@ Every field is optional. A result's configurations apply in the order of the all
 A later one overrides the fields that it has. An unknown field is an error.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from enum import StrEnum

@@ -5,8 +5,6 @@ has the free runs of 2^n pages by zone, and the size of a page is MemTotal divid
 The numbers change all the time, so nothing that is published depends on them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final

@@ -6,8 +6,6 @@ were prepared: a claim over several NUMA nodes counts against every group that h
 be on any of them. A result with admin access holds nothing, and its containers are not restricted.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """A machine's memory as values: what each NUMA node has, and which part of it claims cannot get."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Final

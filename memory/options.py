@@ -1,7 +1,5 @@
 """The options of the memory driver."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Final

@@ -1,7 +1,5 @@
 """The memory driver, `dra.memory`; its entry point in the group `dranode.plugins` is `memory`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

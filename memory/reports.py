@@ -1,7 +1,5 @@
 """Reports the state of a node's memory to people: problems for `doctor`, and a table for `topology`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 

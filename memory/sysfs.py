@@ -10,8 +10,6 @@ A missing file is not an error, because kernels differ in what they report; a wa
 unreadable or malformed file is an error.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`python -m release`: build everything into dist/, then try it."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

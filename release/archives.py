@@ -1,7 +1,5 @@
 """The archives of the chart and of the kubectl plug-in, and the checksums."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

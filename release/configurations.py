@@ -1,7 +1,5 @@
 """The opaque configurations of the drivers as JSON Schemas for editors, and the page with their fields."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from inspect import cleandoc

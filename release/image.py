@@ -1,7 +1,5 @@
 """The image as an OCI archive, by docker's buildx or by buildah, whichever this machine has."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The project's own facts, each from its one source, and the sdist and wheel that are built from it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

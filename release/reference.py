@@ -1,7 +1,5 @@
 """What the code declares, for the reference: options and metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 

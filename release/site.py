@@ -5,8 +5,6 @@ code: commands, options, opaque configurations with a JSON Schema, what is publi
 machines, and what drivers import.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Lists the image's Python packages with their licenses: bill of materials and notices."""
 
-from __future__ import annotations
-
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 

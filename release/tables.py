@@ -3,8 +3,6 @@
 `make tables` replaces what stands in docs/ between `<!-- table: NAME -->` and `<!-- end of table -->`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final

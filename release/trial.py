@@ -1,7 +1,5 @@
 """The wheel, tried as its users would install it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """How a check ends if it does not pass."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import msgspec

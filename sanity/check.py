@@ -1,7 +1,5 @@
 """A check: a rule with its source, and a function that tests whether a driver follows it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Claims for a driver: the identity that kubelet sends, and the object in the API server."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

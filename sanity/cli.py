@@ -1,7 +1,5 @@
 """`dranode sanity`: prove a DRA driver, in whatever language it is written."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The resources of the API server, and the forms in which their objects are served and stored."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias

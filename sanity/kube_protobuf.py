@@ -1,7 +1,5 @@
 """Decodes the Kubernetes protobuf that drivers send: ResourceSlices and DeleteOptions (`proto/kube_resource.proto`)."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any, Final
 

@@ -6,8 +6,6 @@ deletes, server-side apply of `status.devices` (a map list by driver, device, po
 as v1; `dranode.sanity.kinds` serves them in any version.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 import re

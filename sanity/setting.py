@@ -1,7 +1,5 @@
 """Sets up a bench: folders, API server, the driver's process."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import tempfile

@@ -4,8 +4,6 @@ Source: `k8s.io/api/resource/v1/types.go` and the validation of `resource.k8s.io
 functions judge documents from the wire.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

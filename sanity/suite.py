@@ -1,7 +1,5 @@
 """Runs checks one after another and reports their outcomes: as a document, as JUnit XML, and in one line."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ All commands that read a cluster use this module. A kind that the server refuses
 never taken for an empty list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Generic, TypeAlias, TypeVar

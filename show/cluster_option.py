@@ -1,7 +1,5 @@
 """The cluster to use, chosen like kubectl: `--kubeconfig`, `KUBECONFIG`, ~/.kube/config, or in a pod its own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

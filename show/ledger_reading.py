@@ -1,7 +1,5 @@
 """Reads a ledger for commands, while a driver may have it open."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 import tempfile

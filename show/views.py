@@ -1,7 +1,5 @@
 """Reads the drivers' devices on a machine, and from their ledgers the claims that hold them, for pictures."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime

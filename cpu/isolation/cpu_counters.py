@@ -6,8 +6,6 @@ now, the disturbances of the claim are unknown.
 Sources: Documentation/filesystems/proc.rst (`/proc/interrupts`, `/proc/stat`) and scheduler/sched-stats.rst.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final

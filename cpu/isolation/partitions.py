@@ -5,8 +5,6 @@ Source: Documentation/admin-guide/cgroup-v2.rst of the kernel, Cpuset. A partiti
 the others: they are noted and restored. The partition itself ends with the container.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Reads the settings of `dranode.cpu.isolation.settings` from a machine's files."""
 
-from __future__ import annotations
-
 import errno
 import re
 from collections.abc import Collection, Iterable, Iterator

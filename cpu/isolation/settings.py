@@ -21,8 +21,6 @@ Sources: Documentation/core-api/irq/irq-affinity.rst, core-api/workqueue.rst, ne
 admin-guide/cgroup-v2.rst of the kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, Self

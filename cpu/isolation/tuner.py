@@ -4,8 +4,6 @@
 under the lock on decisions; `notify` talks to irqbalance and systemd (`peers`).
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -4,8 +4,6 @@ A driver's `grant` raises errors (`dranode.api.errors`). The node turns them int
 kubelet has an answer for each of its claims, and one claim that fails must not fail the others.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec

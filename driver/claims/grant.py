@@ -1,7 +1,5 @@
 """What a claim's allocation says for one driver, and what the driver gave the claim."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Self, TypeVar
 

@@ -7,8 +7,6 @@ device of the claim mounts the file (`metadata_devices`). dra-driver-cpu and ear
 for each request instead; kubelet uses its device until the pods that got it end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

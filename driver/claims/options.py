@@ -6,8 +6,6 @@ in the section `plugins: lamps:` of the configuration file, and `options["colour
 have a flag of its own instead, which its variable follows, and a key at the top level of the file.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple

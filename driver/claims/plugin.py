@@ -5,8 +5,6 @@ the framework does the rest (sockets, ledger, CDI files, slices, health). `drano
 driver.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum

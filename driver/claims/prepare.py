@@ -12,8 +12,6 @@ After a crash, kubelet calls again and everything is repeated from the start. Th
 `Restore` can be repeated, and the files are derived from the record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from typing import Protocol

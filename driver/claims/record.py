@@ -4,8 +4,6 @@ The claim's CDI spec can carry a copy of the record, so that a lost ledger can b
 of a CDI device `record-<uid>`. kubelet never gets the name of that device, so no container sees the variable.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from enum import StrEnum

@@ -4,8 +4,6 @@ There is one entry for each allocated device of this driver, with a `Ready` cond
 a condition is that of its last transition, so that reporting the same state again is not a change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 

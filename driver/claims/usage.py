@@ -10,8 +10,6 @@ Pressure and CFS periods count in full for each claim. Memory is divided in prop
 memory, of any driver; if the container has no such claim, in proportion to the CPUs of its claims.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final

@@ -4,8 +4,6 @@ A claim's `status.reservedFor` says which pods may: pods, and PodGroups for all 
 pod-resources API says which containers do: it names the claims and the CDI devices of each container.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final
 

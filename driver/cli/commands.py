@@ -3,8 +3,6 @@
 Packages of other drivers can add commands to this group.
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

@@ -5,8 +5,6 @@ map. The file is strict YAML with keys in camel case. Options that dra-driver-cp
 and `DRANODE_*` variables are refused, because a misspelled one would silently leave its option at the default.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import socket

@@ -1,7 +1,5 @@
 """`dranode serve`: the node driver."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -1,7 +1,5 @@
 """Fetches the claims of a call from the API server at the same time; each claim has its own error if that fails."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Mapping

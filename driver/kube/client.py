@@ -5,8 +5,6 @@ repeats a write only if the server says that it did nothing (429). A command rep
 request either, because the person who waits for it can run it again.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

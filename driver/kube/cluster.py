@@ -1,7 +1,5 @@
 """The cluster behind an API server: reads claims; writes slices, status and Events. All use one `Connection`."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Mapping

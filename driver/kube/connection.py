@@ -4,8 +4,6 @@ In a pod the credentials are those of its service account, elsewhere those of a 
 request has its own socket, and some sockets are kept for the next requests.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Errors of the API server: one sentence for each, and whether and when to try again."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping
 from http import HTTPStatus

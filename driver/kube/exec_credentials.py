@@ -4,8 +4,6 @@ The program gets its input in the variable KUBERNETES_EXEC_INFO and prints an Ex
 with its key, or both, and when they expire.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -5,8 +5,6 @@ parse headers like those of a mail. A body may have all forms of RFC 9112: a len
 connection closes.
 """
 
-from __future__ import annotations
-
 import select
 import socket
 import ssl

@@ -4,8 +4,6 @@ The file is read here, because the `kubernetes` package takes half a second of C
 the tokens of the providers `oidc` and `gcp` by OAuth 2.0, so it is used for these.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os

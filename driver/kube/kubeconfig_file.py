@@ -5,8 +5,6 @@ current context wins; paths are relative to the file that they are in; `*-data` 
 kubectl ignores are ignored here too.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import os

@@ -1,7 +1,5 @@
 """Sends items to the API server for which no call waits, from a thread of its own."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import OrderedDict

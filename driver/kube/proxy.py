@@ -4,8 +4,6 @@ The rules for the environment are those of golang.org/x/net/http/httpproxy (v0.6
 components of a cluster follow them. A setting that cannot be read is an error here, while Go ignores it.
 """
 
-from __future__ import annotations
-
 import base64
 import ipaddress
 import os

@@ -1,7 +1,5 @@
 """The API server that credentials name: its address, our identity there, and how its certificate is verified."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

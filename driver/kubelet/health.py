@@ -6,8 +6,6 @@ If the driver has not read the health for as long, because hardware cannot be re
 sent as unknown.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -4,8 +4,6 @@ The driver listens before it reads hardware and ledger, so that kubelet finds it
 The DRA socket is bound before the registration socket, because kubelet connects to it as soon as it knows the driver.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

@@ -1,7 +1,5 @@
 """kubelet's pod-resources API (KEP-606, KEP-3695), which says which containers have which claims."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final

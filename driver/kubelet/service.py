@@ -3,8 +3,6 @@
 Every claim of a call gets an answer in the map, a failed one its reason; the call as a whole does not fail.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

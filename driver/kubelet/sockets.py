@@ -5,8 +5,6 @@ replace this one and vice versa. With a pod UID both names are unique to the pod
 1.33 or newer).
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """A folder in place of a cluster: claims are read from it, and slices are written to it with the same plan."""
 
-from __future__ import annotations
-
 import random
 import uuid
 from collections.abc import Mapping

@@ -5,8 +5,6 @@
 Files are replaced atomically (temporary file, rename), so a reader in another process never reads half a file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

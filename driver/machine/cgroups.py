@@ -15,8 +15,6 @@ A container's folder follows from the OCI `cgroupsPath`: a path, or `slice:prefi
 slice `a-b.slice` is inside `a.slice` (systemd.slice(5)).
 """
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterable, Iterator
 from typing import Final

@@ -2,8 +2,6 @@
 
 # ruff: noqa: D102 - the methods are documented in the protocol Root
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

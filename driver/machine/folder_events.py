@@ -4,8 +4,6 @@ No thread is needed: events wait in the kernel until they are read. A write to a
 through any bind mount of the folder.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

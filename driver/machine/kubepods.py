@@ -7,8 +7,6 @@ which the node runs. In v1 a CPU that was offline does not come back by itself. 
 cgroup, there is no limit.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce

@@ -1,7 +1,5 @@
 """A machine's NUMA nodes and their CPUs, from Documentation/ABI/stable/sysfs-devices-node."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Final

@@ -8,8 +8,6 @@ Sources: Documentation/ABI/testing/sysfs-bus-pci (`class`, `numa_node`, `local_c
 sysfs-class-net for names of network devices.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Final

@@ -4,8 +4,6 @@
 without permission must not be taken for an empty one.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

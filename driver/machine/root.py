@@ -3,8 +3,6 @@
 Paths are relative to the root, without a leading slash: `sys/devices/system/cpu/online`.
 """
 
-from __future__ import annotations
-
 import errno
 from typing import Final, Protocol
 

@@ -6,8 +6,6 @@ a pod either (since Linux 4.18 they only reach network namespaces of the initial
 read again from time to time.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

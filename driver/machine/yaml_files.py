@@ -9,8 +9,6 @@ n, no dates, no base-60 numbers), but strictly: a repeated key, a key that is no
 overrides, and an alias that contains itself are refused.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import math

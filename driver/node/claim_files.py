@@ -1,7 +1,5 @@
 """The files of a claim, derived from its record: the CDI spec, and the metadata that its containers read."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path

@@ -5,8 +5,6 @@ the lock sees the records as they are in the ledger. Before the lock is released
 that containers are held to a new record before kubelet gets its answer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

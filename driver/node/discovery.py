@@ -3,8 +3,6 @@
 Hardware that was not read is not hardware without devices, so there is no empty inventory: callers get an error.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 

@@ -4,8 +4,6 @@ A decision is a value (`driver/claims/answers.py`): first a commit, then effects
 any point leaves a record of what has to be undone or done again. All effects can be repeated.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Container, Iterable
 from typing import assert_never

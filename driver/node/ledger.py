@@ -8,8 +8,6 @@ The file is checked for damage whenever it is opened, and whenever a statement a
 on record. A schema with a newer number is not damage: the file is left unchanged.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

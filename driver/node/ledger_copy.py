@@ -7,8 +7,6 @@ costs a Prepare almost nothing. Ledger and copy number their commits, which show
 ledger is intact, a copy that differs from it is rewritten.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -3,8 +3,6 @@
 What follows from the sources that are left is decided by `salvaged` and its neighbors in `driver/claims/record.py`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ effects happen under one lock (`DecisionLock`). The decision and its record are 
 committed before anything else is done: after a crash at any point, the record says what may have been given out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Keeps the snapshot for enforcement up to date with the records; only claims that changed are read again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec

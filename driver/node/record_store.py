@@ -10,8 +10,6 @@ This module keeps three promises:
   gone. Its devices are held from the start; `dranode.driver.serve.orphans` finds out whose claim it is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """A driver's files in the CDI directory: one spec for each claim, derived from the claim's record."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path

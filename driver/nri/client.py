@@ -8,8 +8,6 @@ on every CPU. A request is answered with an error. Unsolicited work is tried aga
 could not be processed, a new connection is made once decisions succeed again, and the runtime lists everything.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -7,8 +7,6 @@ During a rolling update the runtime asks both instances of the driver. Only one 
 the same decisions, so that it can take over at any time, but it is silent: it answers without changes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

@@ -3,8 +3,6 @@
 A request, which has a `stream`, must be answered through the session exactly once. Everything else has been answered.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Answers the questions of decisions: asks the ledger, kubelet and the kernel."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Protocol

@@ -5,8 +5,6 @@ before it answers that; then Synchronize, perhaps much later and perhaps in seve
 event that the plug-in subscribed to. Every call needs an answer: the runtime waits, and drops a plug-in that is late.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final

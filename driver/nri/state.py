@@ -1,7 +1,5 @@
 """The state of one runtime's containers, and whether this instance of the driver answers for them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final

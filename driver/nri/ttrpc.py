@@ -4,8 +4,6 @@ A message is a 10-byte header (length of the data and stream id, unsigned 32-bit
 byte each) and its data, a protobuf `Request` or `Response` (containerd/ttrpc, PROTOCOL.md).
 """
 
-from __future__ import annotations
-
 import struct
 from enum import IntEnum
 from typing import Final

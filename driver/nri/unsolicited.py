@@ -4,8 +4,6 @@ Unsolicited is NRI's word for an update that answers no request. The thread that
 but `waiting` and `lag`, which other threads may read.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Final
 

@@ -3,8 +3,6 @@
 The runtime does not report whether it has carried out an update, so only the kernel shows where a container runs.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable

@@ -4,8 +4,6 @@ Containers are found by a pod's cgroups and by the node's processes. Both ways l
 callers see the same containers of a pod.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Final

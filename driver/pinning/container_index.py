@@ -4,8 +4,6 @@ A node may have hundreds of containers, and every Prepare changes the shared poo
 containers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 

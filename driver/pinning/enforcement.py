@@ -6,8 +6,6 @@ carries updates of other containers, but only of those whose resources change: a
 other, and kubelet waits. A container's environment alone never decides how it is pinned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final

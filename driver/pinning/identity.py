@@ -10,8 +10,6 @@ the variables that they inject, say which allocation results it has. An author m
 the same claim; that is harmless, because the container could have asked for that request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Final
 

@@ -5,8 +5,6 @@ CPUs that its parent has too. If there are none, it gets all CPUs of the parent,
 applies to memory nodes (Documentation/admin-guide/cgroup-v2.rst, Cpuset, and cgroup-v1/cpusets.rst).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

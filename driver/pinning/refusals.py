@@ -1,7 +1,5 @@
 """The reasons why a container must not be created or started, and problems of claims that are only reported."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec

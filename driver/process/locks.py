@@ -1,7 +1,5 @@
 """Kernel locks on files (flock). The kernel releases the lock of a process that dies."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -4,8 +4,6 @@ One thread handles a call of kubelet or the container runtime from beginning to 
 another thread runs that part in a copy of the context (`contextvars.copy_context`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

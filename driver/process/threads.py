@@ -1,7 +1,5 @@
 """Named threads whose failures are never lost, and how to wake one that waits in poll."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -6,8 +6,6 @@ would keep the devices visible, but a server without `DRADeviceTaints` silently 
 allocated are not affected: neither kubelet nor the scheduler needs the slices for them.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterable, Mapping

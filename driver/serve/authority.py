@@ -16,8 +16,6 @@ Two instances check the locks five times a second. An instance that is alone wai
 makes exactly one of them adjust the container.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import logging

@@ -4,8 +4,6 @@ The labels `namespace`, `pod` and `resourceclaim_name` are those of `kube_pod_re
 and the words for throttling and pressure are those of cAdvisor, so that one expression can combine all of them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final

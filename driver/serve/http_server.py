@@ -6,8 +6,6 @@ most connections is closed, never the newest, because kubelet's probes send thei
 probes itself; pages that take time are made by another thread.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

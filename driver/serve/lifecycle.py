@@ -1,7 +1,5 @@
 """The background work of an active driver: it follows hardware changes, checks CDI specs, and finds orphans."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

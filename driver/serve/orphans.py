@@ -4,8 +4,6 @@ kubelet never unprepares a claim that was deleted while kubelet or the driver wa
 files of a driver that was killed while it wrote a CDI spec.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ Alive: no thread of the process has died. Ready: kubelet has registered every dr
 it pins containers, the container runtime has listed them.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 

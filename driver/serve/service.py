@@ -7,8 +7,6 @@ An instance that is alone is active from the start. During a rolling update ther
 the active one publishes, verifies and pins (`authority`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

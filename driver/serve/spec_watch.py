@@ -5,8 +5,6 @@ which files were touched. If it cannot (no inotify), and once a minute in any ca
 before this process started are checked too, a few claims at a time.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import select

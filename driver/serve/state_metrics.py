@@ -1,7 +1,5 @@
 """Metrics of states, which are read from every driver on request."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final

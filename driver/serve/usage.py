@@ -4,8 +4,6 @@ A reading costs CPU time for each container. So the next one is only made after 
 1 % of one CPU, however often somebody asks.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

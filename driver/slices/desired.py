@@ -1,7 +1,5 @@
 """The ResourceSlices of a driver's devices, split so that the API server accepts each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 

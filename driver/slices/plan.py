@@ -11,8 +11,6 @@ from the other:
 - Deletions come first, then updates, then creations, each on the condition that the slice has not changed meanwhile.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

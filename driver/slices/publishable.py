@@ -5,8 +5,6 @@ only describes a device, so it is left out alone. Anything else is an obligation
 whole device is left out.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

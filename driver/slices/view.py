@@ -4,8 +4,6 @@ The version with the higher resource version counts (KEP-5504: versions of a res
 watch that lags behind a write neither brings back the old slice nor makes the driver create a second one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Checks on the forms of allocations: alternatives, shares, admin access, many results."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from dranode.sanity.bench import Bench

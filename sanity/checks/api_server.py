@@ -1,7 +1,5 @@
 """The API server: what a driver asks about slices and claims, and how it copes with a server that fails or is older."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """CDI: what a container runtime finds for the ids of an answer, and what is left afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

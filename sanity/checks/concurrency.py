@@ -1,7 +1,5 @@
 """Calls at the same time, as from many pods that start together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

@@ -1,7 +1,5 @@
 """Opaque configuration: whose it is, which requests it is for, and which of several counts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The health stream of devices (KEP-4680)."""
 
-from __future__ import annotations
-
 import time
 from itertools import islice
 from typing import Final

@@ -1,7 +1,5 @@
 """Device metadata in files for containers (KEP-5304)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

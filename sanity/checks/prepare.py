@@ -1,7 +1,5 @@
 """NodePrepareResources: what is answered for claims that can be prepared."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from dranode.sanity.bench import OTHER_DRIVER, Bench

@@ -1,7 +1,5 @@
 """NodePrepareResources: claims that cannot be prepared, and claims that must not be mistaken for one another."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from typing import Final

@@ -1,7 +1,5 @@
 """Checks on how a driver meets kubelet: `pluginregistration.Registration` and the services that it advertises."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """What a driver does to its node: memory, threads and files that must not grow, and files of others beside its own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

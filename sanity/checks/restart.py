@@ -1,7 +1,5 @@
 """Restarts, shutdown and rolling updates: a claim reported as prepared stays prepared, whenever a driver is killed."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

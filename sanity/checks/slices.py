@@ -1,7 +1,5 @@
 """ResourceSlices: what a driver publishes, and how it restores its slices whatever others do to them."""
 
-from __future__ import annotations
-
 import copy
 import re
 import time

@@ -1,7 +1,5 @@
 """NodeUnprepareResources: it has namespace, name and UID alone to go by, and is asked again until it succeeds."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any, Final
 

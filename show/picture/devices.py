@@ -1,7 +1,5 @@
 """Lists the devices in ResourceSlices by node, with the newest generation of every pool, like the scheduler."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

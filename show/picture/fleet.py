@@ -3,8 +3,6 @@
 A single node is a fleet of one. `notes` and `remarks` say what was not read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 

@@ -4,8 +4,6 @@ Names are hostile input. They are embedded as JSON in a data script, without cha
 page's script only writes them as text. The page's content security policy only allows this script, by its hash.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

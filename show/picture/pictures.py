@@ -1,7 +1,5 @@
 """Makes pictures of fleets and single nodes, from published devices and the claims that hold them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 

@@ -7,8 +7,6 @@
 Pass the claims of one pod together: either all of them are allocated, or none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction

@@ -3,8 +3,6 @@
 Sets of devices are integers, with bit n for candidate n. The checks are in the order of kube-scheduler.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

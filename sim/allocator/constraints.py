@@ -4,8 +4,6 @@ The search adds and removes devices like a stack. Releases before 1.37 remember 
 `distinctAttribute` (`releases.Change`), so they have a class of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import TypeAlias
 

@@ -4,8 +4,6 @@ First, each request is checked by itself: how many checks each device passes, an
 fits alone, each is checked after those before it. If that works as well, a constraint is the cause.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

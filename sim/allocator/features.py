@@ -1,7 +1,5 @@
 """The feature gates that change answers of the allocator, with the defaults of a release."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self

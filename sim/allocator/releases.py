@@ -4,8 +4,6 @@
 of the earlier minor release.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

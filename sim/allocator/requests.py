@@ -5,8 +5,6 @@ are detected here, but the error is raised later, in the order of the requests: 
 with another error that depends on the devices of the node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum

@@ -4,8 +4,6 @@ Source: KEP-4381, KEP-4816 and kube-scheduler. It lists each configuration of a 
 class. The configurations of the claim are listed differently since 1.37 (`releases.Change.CONFIGS_ONCE`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto

@@ -13,8 +13,6 @@ Four shortcuts do not change the answer:
 They are not used where the answer depends on earlier tries (counters and constraints before 1.37).
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence

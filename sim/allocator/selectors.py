@@ -1,7 +1,5 @@
 """Evaluates the selectors of classes and requests, once for all devices with the same content."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import msgspec

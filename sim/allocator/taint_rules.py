@@ -3,8 +3,6 @@
 Source: `resource.k8s.io/v1`, and the tracker of k8s.io/dynamic-resource-allocation, which merges rules into slices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 

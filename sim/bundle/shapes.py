@@ -4,8 +4,6 @@ A shape covers all bundles with the same devices and similar amounts. It request
 it fits on each. It becomes a ResourceClaimTemplate with the DeviceClasses that it names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

@@ -3,8 +3,6 @@
 Literals are checked as Kubernetes does when it compiles (cel-go: cel/validator.go, ext/formatting.go).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias

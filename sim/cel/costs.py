@@ -3,8 +3,6 @@
 Sources: cel-go (interpreter/runtimecost.go, ext/lists.go, ext/sets.go), k8s.io/apiserver/pkg/cel/library/cost.go.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias

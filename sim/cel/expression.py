@@ -4,8 +4,6 @@ The variable `device` has `driver`, `attributes`, `capacity` and `allowMultipleA
 without a domain stands under the driver's; a domain that no name has is an empty map; a missing name is an error.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass

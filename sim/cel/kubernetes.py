@@ -4,8 +4,6 @@ Sources: k8s.io/apimachinery/pkg/api/resource, blang/semver, k8s.io/apiserver/pk
 (addresses) and net/url.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import math
 import re

@@ -4,8 +4,6 @@ Source: cel-go (common/types: provider.go, pb/type.go, ConvertToNative of each v
 Where several members of `google.protobuf.Value` are set, Go takes any of them, and this module the last.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import struct

@@ -3,8 +3,6 @@
 Sources: cel-go (common/types, ext/lists.go, ext/sets.go), k8s.io/apiserver/pkg/cel/library/lists.go.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache, cmp_to_key, partial

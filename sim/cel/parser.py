@@ -4,8 +4,6 @@ Kubernetes accepts 250 levels of each rule of the grammar within itself, and as 
 Sources: cel-spec (langdef.md), cel-go (parser, ext, cel).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence

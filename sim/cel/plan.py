@@ -3,8 +3,6 @@
 Literals are folded first: a wrong conversion or an invalid regular expression among them is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

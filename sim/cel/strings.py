@@ -3,8 +3,6 @@
 Regular expressions are RE2's, as Go's regexp reads them; numbers are formatted as in English.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

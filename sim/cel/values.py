@@ -4,8 +4,6 @@ A map is a dictionary whose keys are as `map_key` makes them. A failure is a Val
 and `||` can absorb. Sources: cel-go (common/types), k8s.io/apiserver/pkg/cel.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import math
 import re

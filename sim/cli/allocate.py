@@ -1,7 +1,5 @@
 """`dranode allocate` runs only the scheduler's part, on a dump of a cluster."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """`dranode bundle`: ready claim templates for devices that belong together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

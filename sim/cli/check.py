@@ -1,7 +1,5 @@
 """`dranode check`: whether the API server and the drivers would accept these documents."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`dranode demo`: the driver at work on a made-up server, in one command."""
 
-from __future__ import annotations
-
 from importlib import resources
 from pathlib import Path
 from typing import Final

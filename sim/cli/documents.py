@@ -3,8 +3,6 @@
 The documents get the names and pods that a cluster would generate; ignored documents are reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 

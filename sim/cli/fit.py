@@ -1,7 +1,5 @@
 """`dranode fit`: whether and where a pod fits into a cluster, and what would have to change."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`dranode local --nodes` and `--queues`: place claims and admit workloads on an imagined fleet."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

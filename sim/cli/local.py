@@ -1,7 +1,5 @@
 """`dranode local`: a claim from publishing to unprepare on one node, without a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`dranode report`: a cluster or a node on one page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

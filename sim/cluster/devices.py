@@ -3,8 +3,6 @@
 Nodes are scored by the alternatives of prioritized lists that they can serve (KEP-4816).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

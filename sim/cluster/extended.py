@@ -4,8 +4,6 @@ Source: KEP-5004; kube-scheduler 1.36.4 and 1.37.1 (plugins/dynamicresources/ext
 `k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 

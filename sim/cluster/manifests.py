@@ -1,7 +1,5 @@
 """Decodes manifests, and checks for unknown fields and invalid objects that would otherwise be ignored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 

@@ -1,7 +1,5 @@
 """The kinds of nodes of an imagined fleet, and the nodes and slices made from them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 

@@ -17,8 +17,6 @@ Each entry has either a machine, whose devices the drivers discover, or slices. 
 Unknown keys are refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeAlias

@@ -6,8 +6,6 @@ others (`isClaimReadyForBinding` and PostFilter of DynamicResources, the same in
 minutes is not simulated, because a dump does not contain the current time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Reads a cluster from its documents: slices, classes, nodes, pods and claims, some of them already allocated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

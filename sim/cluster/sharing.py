@@ -5,8 +5,6 @@ one pod may share a claim if its configuration has `sharing: pod`; otherwise, on
 Containers that name different requests of a claim do not share it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations

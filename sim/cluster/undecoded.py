@@ -5,8 +5,6 @@ batch/v1), in the parts that decide what a pod needs and where it may run. Opaqu
 installed drivers.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

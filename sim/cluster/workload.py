@@ -4,8 +4,6 @@ A pod's claims are those that the cluster created for it, or are made from its t
 pod uses gets a generated pod.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Counts how many more pods like a given one fit, and the nodes to add for pods that fit nowhere."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Apart from devices, only nodeSelector, required node affinity and the node's own
 scored by anything but their devices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ A document of a DaemonSet says what runs on a node that does not exist yet. With
 pods of the original, whose node affinity Kubernetes has replaced by the name of their node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The documents of a cluster that decide where a pod can run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ orders of placing them again, so no plan can have fewer moves. With more, only s
 proves a lower bound: fewer evictions do not make room, so fewer moves do not either.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations

@@ -3,8 +3,6 @@
 Source: DynamicResources of kube-scheduler 1.37.1. The gate DRANodeAllocatableResources is alpha; 1.36 has other fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Filters nodes for one pod with kube-scheduler's plug-ins, in its order, including DynamicResources."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final
 

@@ -8,8 +8,6 @@ have the same score, so they are ranked as one group; placing a pod moves one no
 `Scheduler.place` evaluates every node for every pod and defines the right answer; a test compares the two.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Hashable, Mapping
 from typing import Final, NamedTuple, TypeAlias

@@ -4,8 +4,6 @@ Source: kube-scheduler 1.36.4 and 1.37.1. Reasons to refuse the pod for all node
 then of DynamicResources.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Answers for people and for programs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Places pods, also those of admitted workloads, one after another on a fleet that a nodes.yaml describes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final

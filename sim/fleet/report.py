@@ -6,8 +6,6 @@ step is a unit of its own, because capacity with one step cannot serve requests 
 on a node are stranded if no claim of the run would get one of its devices there any more.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

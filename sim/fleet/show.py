@@ -1,7 +1,5 @@
 """A fleet for people: used and stranded amounts, placed and waiting pods, and every attempt to admit a workload."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby

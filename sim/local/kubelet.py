@@ -6,8 +6,6 @@ makes one NodePrepareResources call per driver with all unprepared claims (45 s)
 claims, and sends all claims again after a restart.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -4,8 +4,6 @@ A store of YAML files replaces the API server, the allocator replaces kube-sched
 registers drivers and prepares claims over real sockets and gRPC. The drivers run as in `serve`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import logging

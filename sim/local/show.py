@@ -1,7 +1,5 @@
 """The local run for people: the published devices, the result of every claim, and the node before and after."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The file tree of a machine other than the host; links cannot lead out of it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

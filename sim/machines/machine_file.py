@@ -11,8 +11,6 @@ Both are strict: contents are strings, paths are clean and below `/sys/` (long f
 is both a file and a folder, and a CPU has at most one `node<N>` entry.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -12,8 +12,6 @@ the virtual functions of each GPU. `interrupts` are those of other devices, on a
 machine only in memory (`scratch`).
 """
 
-from __future__ import annotations
-
 from functools import cached_property, lru_cache, partial
 from typing import Final
 

@@ -5,8 +5,6 @@ has at most one GPU and one NIC, each behind its own port: the first GPU and the
 so do the second ones.
 """
 
-from __future__ import annotations
-
 from itertools import zip_longest
 from typing import Final, NamedTuple
 

@@ -4,8 +4,6 @@ The rules are those of Kueue's webhooks, and rules about several objects: undefi
 beyond the quotas is noted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 

@@ -7,8 +7,6 @@ first refuses claims that it cannot count, and templates that match too few devi
 Source: pkg/controller/core/workload_controller.go and pkg/dra/claims.go of Kueue 0.19.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil

@@ -7,8 +7,6 @@ borrows, it may preempt the others only if `borrowWithinCohort` allows that. Can
 request fits; then those that are not needed are put back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum

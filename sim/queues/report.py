@@ -4,8 +4,6 @@ setup = load(load_documents(paths))
 run = run_queues(setup, Anywhere())
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final

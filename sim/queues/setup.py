@@ -1,7 +1,5 @@
 """Reads queues and workloads from documents, and notes the parts of them that are not simulated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches

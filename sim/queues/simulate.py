@@ -10,8 +10,6 @@ A workload whose pods cannot be placed returns its quota and continues with the 
 `waitForPodsReady`.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Source: Kueue's reconciler of `batch/v1` Jobs: one pod set `main` with as many p
 priority of the class that a label or the pod template names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar

@@ -5,8 +5,6 @@ Kueue 0.20. Kueue counts `cpu` in thousandths and everything else in whole units
 internal; documents and messages have quantities.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Reads waiting and admitted workloads from their documents, and generates the pods of admitted ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The documents of a cluster for a picture; documents that do not decode are reported instead of ignored."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

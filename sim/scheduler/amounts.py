@@ -6,8 +6,6 @@ Kubernetes 1.36 (ValidateContainerResourceRequirements, validateOverhead, valida
 Objects read from a cluster already have the defaults and passed validation; those from files do not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction

@@ -3,8 +3,6 @@
 Label selectors follow LabelSelectorAsSelector (`k8s.io/apimachinery/pkg/apis/meta/v1`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Final
 

@@ -3,8 +3,6 @@
 The plug-ins run in the order of the default profile, and the first that refuses a node gives the reason in its words.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

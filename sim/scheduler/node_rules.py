@@ -4,8 +4,6 @@ Sources: `k8s.io/component-helpers/scheduling/corev1` and `k8s.io/component-help
 1.36.4 and 1.37.1. Declared features that matter only for updates of pods are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

@@ -3,8 +3,6 @@
 Source: InterPodAffinity of kube-scheduler, 1.36.4 and 1.37.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final
 

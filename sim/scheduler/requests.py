@@ -7,8 +7,6 @@ Init containers run one after another, but sidecars (restartPolicy Always) keep 
 desired, allocated and actual amounts counts (KEP-1287).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

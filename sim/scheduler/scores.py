@@ -4,8 +4,6 @@ ImageLocality is left out, because it depends on the images that nodes already h
 DynamicResources. kube-scheduler draws among the nodes with the highest total.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -5,8 +5,6 @@ Source: PodTopologySpread of kube-scheduler, 1.36.4 and 1.37.1 (pkg/scheduler/fr
 with the same `SpreadPart` have the same score, which is computed once for all of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`dranode cdi`: checks whether container runtimes would load CDI specs."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How much CPU and memory the containers of claims use, and what disturbs them: `claims --usage` and `--verify`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final

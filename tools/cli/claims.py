@@ -1,7 +1,5 @@
 """`dranode claims`: lists the claims on record on this node, their pods, and whether these run on the granted CPUs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`dranode doctor`: finds what would keep the driver from working on this node, or on any node."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """`dranode drain`: unprepares the claims that are left before the driver is removed, on this node or on all nodes."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping

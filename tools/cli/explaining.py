@@ -1,7 +1,5 @@
 """Decides which pods and claims `explain` follows for a subject, from the cluster or from a node."""
 
-from __future__ import annotations
-
 import functools
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`dranode forget-lost`: lets the driver prepare new claims again after records were lost."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import tempfile

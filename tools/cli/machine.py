@@ -1,7 +1,5 @@
 """`dranode machine`: captures, copies and shows a machine's files."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Follows a claim on its own node: record, CDI spec, runtime, containers, CPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """`dranode pick`: shows which CPUs a request would get."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import click

@@ -1,7 +1,5 @@
 """`dranode slices`: shows the ResourceSlices that this machine would publish."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -5,8 +5,6 @@ pod-resources), CPUs and memory (cgroup). Each step depends on its own facts onl
 the last one reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Rules about what the API server says, and the check of its DeviceClasses against the devices of one node."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

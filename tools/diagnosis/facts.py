@@ -4,8 +4,6 @@
 that could not be read is None, and `Facts.unseen` says why. What was not seen is not judged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
 from typing import Any, Final

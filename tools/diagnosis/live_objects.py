@@ -4,8 +4,6 @@
 that the API omits or sets to null has its default. A fact that was not read is None or `UNASKED`, and not judged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any

@@ -1,7 +1,5 @@
 """Rules about the node itself: kubelet, folders, sockets, the ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

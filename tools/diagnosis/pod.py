@@ -5,8 +5,6 @@ Each step depends on its own facts only, and the first step that stopped is the 
 while the pod is still at the step that the Event is about.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final

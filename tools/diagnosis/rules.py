@@ -3,8 +3,6 @@
 A rule yields a fault for everything that is wrong, and nothing if the facts that it needs are unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 

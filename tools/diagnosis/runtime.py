@@ -1,7 +1,5 @@
 """Rules about the container runtime: NRI, which pins containers, and CDI, which gives them devices."""
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Final

@@ -4,8 +4,6 @@
 volumes and spreading appear in kube-scheduler's own message, and in the simulator's complete answer (`fit_answer`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Final, TypeAlias

@@ -1,7 +1,5 @@
 """The steps of a pod or a claim until its containers run, and why it may stop at one of them."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import msgspec

@@ -1,7 +1,5 @@
 """Rules about the node's system: file systems, kernel, confinement, CDI files, variables, quiet CPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """`kubectl dranode`: explain, claims, devices, nodes and fit for a cluster, with kubectl's flags and output formats."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import sys

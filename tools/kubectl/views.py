@@ -1,7 +1,5 @@
 """The rows of `kubectl dranode claims` and `nodes`: a claim's devices, users and health, a NUMA node's devices."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

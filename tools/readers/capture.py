@@ -4,8 +4,6 @@
 every second. Serial numbers and GPU UUIDs are recorded, because drivers publish them.
 """
 
-from __future__ import annotations
-
 import bz2
 import errno
 import gzip

@@ -1,7 +1,5 @@
 """Reads the facts about one claim from API server or store, ledger, CDI directory, kubelet and cgroups."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Nothing is changed; slices are only sent as a dry run. Rights are checked with a
 SubjectAccessReview if this does not run with the driver's service account.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

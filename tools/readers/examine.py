@@ -1,7 +1,5 @@
 """Reads all facts about a node for `dranode doctor`, each part separately, so that one failure does not hide others."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

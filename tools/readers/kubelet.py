@@ -6,8 +6,6 @@ kubelet, in all their versions (pkg/kubelet/cm/cpumanager/state and memorymanage
 inside another process (k3s, MicroK8s) may have neither a command line nor a file; then only these two can be read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Reads the node's folders, sockets, registry of plug-ins and records."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

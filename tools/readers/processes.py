@@ -6,8 +6,6 @@ with `hidepid=1`, `/proc` lists other users' processes, but only root and one gr
 these processes and the kernel's threads are missing.
 """
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterable, Iterator
 from typing import Final

@@ -5,8 +5,6 @@ NRI is off by default in containerd 1.7 and CRI-O before 1.30 and on afterwards;
 docs/crio.conf.5.md, pkg/config and internal/config/nri of 1.34 and 1.35).
 """
 
-from __future__ import annotations
-
 import fnmatch
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """Sources of claims and pods: an API server, or a folder instead of one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus

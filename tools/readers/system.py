@@ -1,7 +1,5 @@
 """Reads the node's system: file systems, kernel parameters, confinement, and all CDI files."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
