@@ -11,8 +11,9 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import msgspec
 
 from dranode.api.documents import API_GROUP, API_VERSION, decode, decode_json, to_v1, without_nulls
-from dranode.api.errors import DocumentError
+from dranode.api.errors import DocumentError, UsageError
 from dranode.api.manifests import SourceDocument
+from dranode.api.names import is_dns_subdomain
 from dranode.api.resource import APIDocument
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.errors import NO_ANSWER, ApiError
@@ -78,6 +79,10 @@ class _Place(msgspec.Struct, frozen=True):
 
     def request(self, root: str, resource: str, query: Mapping[str, str]) -> APIRequest:
         space, name = self.namespace, self.name
+        for part in filter(None, (space, name)):
+            # A part such as `..` or `a?b` would name another object or more of them.
+            if not is_dns_subdomain(part):
+                raise UsageError(f'"{part}" is not a name in Kubernetes; these have lower-case letters, digits, - and .')
         path = f"{root}{f'/namespaces/{space}' if space else ''}/{resource}{f'/{name}' if name else ''}"
         action = f"{'get' if name else 'list'} {resource}{f' in namespace {space}' if space else ''}"
         return APIRequest("GET", path, action, query, most=MAX_BODY if name else _MAX_LIST)

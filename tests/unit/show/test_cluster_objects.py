@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dranode.api.errors import UsageError
 from dranode.api.resource import DeviceClass, Node, ResourceSlice
 from dranode.driver.kube.errors import ApiError
 from tests.fakes.paged_server import PagedServer
@@ -51,6 +52,15 @@ def test_only_a_part_after_an_expired_token_is_an_error() -> None:
 
     with pytest.raises(ApiError, match="only a part"):
         Partial({"nodes": ["a", "b", "c"]}, forgets={"nodes"}).client().values(Node, "Node")
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "a?watch=true", "a b"])
+def test_a_name_that_would_lead_to_another_object_is_refused(name: str) -> None:
+    server = PagedServer({"nodes": []})
+    for namespace, pod in ((name, "a"), ("default", name)):
+        with pytest.raises(UsageError, match="is not a name in Kubernetes"):
+            server.client().find("Pod", namespace, pod)
+    assert not server.seen
 
 
 def test_an_empty_list_may_be_null_but_not_missing() -> None:
