@@ -82,7 +82,7 @@ class _Place(msgspec.Struct, frozen=True):
         for part in filter(None, (space, name)):
             # A part such as `..` or `a?b` would name another object or more of them.
             if not is_dns_subdomain(part):
-                raise UsageError(f'"{part}" is not a name in Kubernetes; these have lower-case letters, digits, - and .')
+                raise UsageError(f'"{part}" is no name in Kubernetes; these have lower-case letters, digits, - and .')
         path = f"{root}{f'/namespaces/{space}' if space else ''}/{resource}{f'/{name}' if name else ''}"
         action = f"{'get' if name else 'list'} {resource}{f' in namespace {space}' if space else ''}"
         return APIRequest("GET", path, action, query, most=MAX_BODY if name else _MAX_LIST)

@@ -139,7 +139,7 @@ class APIResponse:
         self._channel.close()
 
 
-class _TLSError(Exception):
+class _TLSError(UnreachableError):
     """There is no TLS connection, for example because one side does not accept the other's certificate."""
 
 
@@ -197,14 +197,11 @@ class Connection:
             answer.close()
         except _TLSError as error:
             if self._is_last(server):
-                raise UnreachableError(str(error)) from error
+                raise
             log.debug("%s", error)
         left = deadline - time.monotonic()
         server, request = self._authenticated(outgoing, stale=server)
-        try:
-            return self._sent(server, request, outgoing, time.monotonic() + left)
-        except _TLSError as error:
-            raise UnreachableError(str(error)) from error
+        return self._sent(server, request, outgoing, time.monotonic() + left)
 
     def begin(self, outgoing: Outgoing) -> Callable[[], APIResponse | None] | None:
         """Send a request that only reads on an open connection; the caller waits for the answer later.

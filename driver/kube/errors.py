@@ -13,6 +13,7 @@ NO_UID: Final = "metadata.uid is missing, which every object has; check that the
 """The error for a document that should be an object of the API server but has no UID, such as `{}`."""
 _LONGEST: Final = 600
 _FIRST_ERROR: Final = 400
+_STATUSES: Final = frozenset(HTTPStatus)
 # In seconds: a header may ask for any time, even one that is too long for a thread to wait.
 _LONGEST_WAIT: Final = 3600.0
 
@@ -111,14 +112,8 @@ def _sentence(what: str, status: int, message: str) -> str:
         case HTTPStatus.FORBIDDEN:
             return f"RBAC or an admission policy does not let this account {what}: {message}"
         case _:
-            return f"the API server answered {_phrase(status)} to {what}{message and f': {message}'}"
-
-
-def _phrase(status: int) -> str:
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return str(status)
+            phrase = f" {HTTPStatus(status).phrase}" if status in _STATUSES else ""
+            return f"the API server answered {status}{phrase} to {what}{message and f': {message}'}"
 
 
 class Backoff(msgspec.Struct, frozen=True):

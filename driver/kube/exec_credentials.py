@@ -32,7 +32,6 @@ _MODES: Final = ("Never", "IfAvailable", "Always")
 _LAST_WORDS: Final = 400
 # How long to wait for the rest of its outputs after the program has ended, in seconds.
 _LAST_SECONDS: Final = 1.0
-_PIECE: Final = 1024
 
 
 class ExecCredentialStatus(APIDocument, frozen=True, kw_only=True):
@@ -154,10 +153,8 @@ class ExecCredentials:
                 self._limited(process, killed),
             ):
                 # Both outputs are read at the same time, because a program that has filled an unread pipe never ends.
-                readers = [
-                    threading.Thread(target=_read, args=(process.stdout, printed), daemon=True),
-                    threading.Thread(target=_pass_on, args=(process.stderr, error_output), daemon=True),
-                ]
+                outputs = ((process.stdout, printed, False), (process.stderr, error_output, True))
+                readers = [threading.Thread(target=_read, args=output, daemon=True) for output in outputs]
                 for reader in readers:
                     reader.start()
                 process.wait()
@@ -237,20 +234,13 @@ class ExecCredentials:
         return UnreachableError(f"{self._program.command}, which provides the credentials, cannot be used: {what}")
 
 
-def _read(stdout: IO[bytes], printed: bytearray) -> None:
+def _read(output: IO[bytes] | None, kept: bytearray, passed_on: bool) -> None:  # noqa: FBT001 - a thread's arguments
+    """Read what a program prints. Errors are passed on as they come, for example the address of a login page."""
     with contextlib.suppress(OSError, ValueError):
-        while piece := stdout.read(_PIECE):
-            printed += piece
-
-
-def _pass_on(stderr: IO[bytes] | None, kept: bytearray) -> None:
-    """Pass a program's error output on as it comes, for example the address of a login page, and keep its end."""
-    if stderr is None:
-        return
-    with contextlib.suppress(OSError, ValueError):
-        while piece := stderr.read(_PIECE):
-            # Only the end is kept, since that is where a program usually says why it failed.
+        while output is not None and (piece := output.read(1024)):
             kept += piece
-            del kept[: -2 * _LAST_WORDS]
-            sys.stderr.write(piece.decode(errors="replace"))
-            sys.stderr.flush()
+            if passed_on:
+                # Only the end is kept, since that is where a program usually says why it failed.
+                del kept[: -2 * _LAST_WORDS]
+                sys.stderr.write(piece.decode(errors="replace"))
+                sys.stderr.flush()

@@ -58,7 +58,7 @@ def test_only_a_part_after_an_expired_token_is_an_error() -> None:
 def test_a_name_that_would_lead_to_another_object_is_refused(name: str) -> None:
     server = PagedServer({"nodes": []})
     for namespace, pod in ((name, "a"), ("default", name)):
-        with pytest.raises(UsageError, match="is not a name in Kubernetes"):
+        with pytest.raises(UsageError, match="is no name in Kubernetes"):
             server.client().find("Pod", namespace, pod)
     assert not server.seen
 
