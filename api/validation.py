@@ -9,13 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from dranode.api.field_errors import FieldError, count_errors, label_errors, metadata_errors
-from dranode.api.names import (
-    is_dns_label,
-    is_dns_subdomain,
-    is_label_name,
-    is_label_value,
-    is_qualified_name,
-)
+from dranode.api.names import is_dns_label, is_dns_subdomain, is_label_name, is_label_value, is_qualified_name
 from dranode.api.resource import (
     ContainerClaim,
     DeviceClaim,
@@ -162,10 +156,7 @@ def _toleration(toleration: DeviceToleration, path: str) -> Iterator[FieldError]
 
 def _constraint(constraint: DeviceConstraint, names: frozenset[str], path: str) -> Iterator[FieldError]:
     yield from _references(constraint.requests, names, f"{path}.requests")
-    given = {
-        "matchAttribute": constraint.match_attribute,
-        "distinctAttribute": constraint.distinct_attribute,
-    }
+    given = {"matchAttribute": constraint.match_attribute, "distinctAttribute": constraint.distinct_attribute}
     attributes = {field: name for field, name in given.items() if name is not None}
     if len(attributes) != 1:
         yield FieldError(path, f"one of matchAttribute and distinctAttribute is required, not {len(attributes)}")

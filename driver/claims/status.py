@@ -76,14 +76,7 @@ def prepared_states(
 def failed_states(driver: str, claim: ResourceClaim, message: str) -> tuple[DeviceState, ...]:
     """Return the states of the driver's devices of a claim that cannot be prepared."""
     return tuple(
-        DeviceState(
-            result.pool,
-            result.device,
-            result.share_id,
-            ready=False,
-            reason=PREPARE_FAILED,
-            message=message,
-        )
+        DeviceState(result.pool, result.device, result.share_id, ready=False, reason=PREPARE_FAILED, message=message)
         for result in readable_results(claim.status.allocation)
         if result.driver == driver
     )

@@ -60,14 +60,7 @@ class Cluster(Protocol):
 class Announcer:
     """Publishes one driver's slices and health. Any thread may call it."""
 
-    def __init__(
-        self,
-        node: NodeClaims,
-        health: HealthService,
-        cluster: Cluster,
-        *,
-        taints: bool = False,
-    ) -> None:
+    def __init__(self, node: NodeClaims, health: HealthService, cluster: Cluster, *, taints: bool = False) -> None:
         """Set the announcer up; nothing is published yet.
 
         Args:

@@ -374,10 +374,7 @@ def bind_address(text: str, option: str = "--http-address") -> socket.socket | N
         family = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         everywhere = host in ("", "::") and socket.has_dualstack_ipv6()
         return socket.create_server(
-            (host, port),
-            family=socket.AF_INET6 if everywhere else family,
-            backlog=_QUEUE,
-            dualstack_ipv6=everywhere,
+            (host, port), family=socket.AF_INET6 if everywhere else family, backlog=_QUEUE, dualstack_ipv6=everywhere
         )
     except (OSError, UnicodeError) as error:
         # The text of an OSError names the address once more, so the reason is taken from its number. A name that does

@@ -149,10 +149,7 @@ STATE_FAMILIES: Final[tuple[tuple[Callable[[], GaugeMetricFamily | CounterMetric
         _count("slice_repairs", "Changes by others that were undone."),
         _single(lambda service: service.published().repairs),
     ),
-    (
-        _gauge("nri_synchronized", "Whether the container runtime has reported its containers."),
-        _single(_synchronized),
-    ),
+    (_gauge("nri_synchronized", "Whether the container runtime has reported its containers."), _single(_synchronized)),
     (_count("nri_connections", "Connections to the container runtime."), _enforcement("connections")),
     (_count("nri_forced_reconnections", "Connections closed to repair CPU sets."), _enforcement("reconnections")),
     (_gauge("containers", "Known containers."), _enforcement("containers")),

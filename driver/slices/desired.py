@@ -8,13 +8,7 @@ from msgspec.structs import replace
 
 from dranode.api.errors import UsageError
 from dranode.api.resource import CounterSet, Device, DeviceTaint, ResourcePool, ResourceSliceSpec
-from dranode.api.slice_validation import (
-    MAX_COUNTER_SETS,
-    MAX_DEVICES,
-    MAX_LARGE_DEVICES,
-    is_large,
-    spec_errors,
-)
+from dranode.api.slice_validation import MAX_COUNTER_SETS, MAX_DEVICES, MAX_LARGE_DEVICES, is_large, spec_errors
 from dranode.driver.claims.plugin import DeviceHealth, Health, Inventory
 from dranode.driver.slices.publishable import publishable
 

@@ -119,10 +119,7 @@ _OF_DEVICE: Final[tuple[tuple[str, Callable[[Device], int]], ...]] = (
     ),
 )
 _OF_SLICE: Final[tuple[tuple[str, Callable[[ResourceSliceSpec], int]], ...]] = (
-    (
-        "DRAPartitionableDevices",
-        lambda spec: len(spec.shared_counters) + (spec.per_device_node_selection is not None),
-    ),
+    ("DRAPartitionableDevices", lambda spec: len(spec.shared_counters) + (spec.per_device_node_selection is not None)),
     ("DRAPartitionableDevicesType", lambda spec: spec.partition_type_attribute is not None),
     ("DRAOptionalNodeOperations", lambda spec: len(spec.skip_node_operations)),
 )

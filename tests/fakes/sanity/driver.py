@@ -134,10 +134,7 @@ class RightDriver:
 
     def serve(self, instance: Instance) -> list[grpc.Server]:
         plugin = self._server(instance.endpoint, [*self.dra_services(), *self.health_services(instance)])
-        methods = {
-            "GetInfo": lambda _request, _context: self.info(instance),
-            "NotifyRegistrationStatus": self.notified,
-        }
+        methods = {"GetInfo": lambda _request, _context: self.info(instance), "NotifyRegistrationStatus": self.notified}
         registrar = self._server(instance.registration, [service(registration.DESCRIPTOR, "Registration", methods)])
         return [plugin, registrar]
 

@@ -152,7 +152,7 @@ class _Picky(grpc.GenericRpcHandler):  # type: ignore[misc] # untyped
                     context.abort(grpc.StatusCode.INTERNAL, "bad authority")
                     if "%2F" in context.host().decode()
                     else b""
-                ),
+                )
             )
         return None
 

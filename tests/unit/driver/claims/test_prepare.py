@@ -4,15 +4,7 @@ import msgspec
 import pytest
 
 from dranode.api.errors import ClaimError
-from dranode.driver.claims.answers import (
-    Changed,
-    Commit,
-    Configure,
-    Decision,
-    RemoveFiles,
-    Restore,
-    WriteFiles,
-)
+from dranode.driver.claims.answers import Changed, Commit, Configure, Decision, RemoveFiles, Restore, WriteFiles
 from dranode.driver.claims.held import Held
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.prepare import (

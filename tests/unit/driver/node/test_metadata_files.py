@@ -266,9 +266,7 @@ def test_metadata_of_a_recovered_claim_stays_mounted_where_its_pod_expects_it(
     assert [device.container_edits.mounts for device in read_spec(spec).devices] == told
 
 
-def test_the_requests_of_a_recovered_claim_keep_their_cdi_devices(
-    metadata: DeviceMetadata,
-) -> None:
+def test_the_requests_of_a_recovered_claim_keep_their_cdi_devices(metadata: DeviceMetadata) -> None:
     first = node(metadata, OwnForm())
     claim = allocated_claim("a", Lamps.driver, {"r": "lamp-0", "s": "lamp-1"})
     prepare(first, claim)
@@ -344,9 +342,7 @@ def laid_out_as_before(metadata: DeviceMetadata, claim: ResourceClaim) -> Path:
     return file
 
 
-def test_a_spec_of_an_earlier_version_stays_until_its_claim_is_unprepared(
-    metadata: DeviceMetadata,
-) -> None:
+def test_a_spec_of_an_earlier_version_stays_until_its_claim_is_unprepared(metadata: DeviceMetadata) -> None:
     claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
     prepare(node(metadata), claim)
     (own,) = metadata.cdi.iterdir()

@@ -81,11 +81,7 @@ def test_other_drivers_results_and_configurations_are_not_read(tmp_path: Path) -
 
 def test_a_configuration_that_names_the_main_request_reaches_its_alternatives(tmp_path: Path) -> None:
     def config(source: str, requests: list[str], colour: str) -> dict[str, Any]:
-        return {
-            "source": source,
-            "requests": requests,
-            "opaque": {"driver": LAMPS, "parameters": {"colour": colour}},
-        }
+        return {"source": source, "requests": requests, "opaque": {"driver": LAMPS, "parameters": {"colour": colour}}}
 
     claim = allocated_claim(
         "a",
@@ -100,11 +96,7 @@ def test_a_configuration_that_names_the_main_request_reaches_its_alternatives(tm
     )
     prepare(opened(tmp_path), claim)
     (spec,) = specs(tmp_path).values()
-    assert [colour for _, colour in given(spec)] == [
-        "COLOR=red",
-        "COLOR=green",
-        "COLOR=white",
-    ]
+    assert [colour for _, colour in given(spec)] == ["COLOR=red", "COLOR=green", "COLOR=white"]
 
 
 def test_a_class_never_overrides_a_claim_whatever_the_order_in_the_allocation(tmp_path: Path) -> None:

@@ -236,9 +236,7 @@ def test_a_claim_that_holds_no_cpu_has_no_size(worlds: dict[str, World]) -> None
     assert list(world.values("dra_cpu_claim_allocated_cpus_count").values()) == [0]
 
 
-def test_a_page_is_made_once_a_second_for_each_format_at_most(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_page_is_made_once_a_second_for_each_format_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [10.0]
     metrics = Metrics(lambda: now[0])
     made: list[str] = []

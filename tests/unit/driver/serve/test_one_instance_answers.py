@@ -70,9 +70,7 @@ def test_notes_from_before_a_connection_are_ignored(turns: Callable[[str], Reque
     assert new.adjusts("update c", authority=True)
 
 
-def test_notes_are_removed_when_their_connection_ends(
-    turns: Callable[[str], RequestNotes],
-) -> None:
+def test_notes_are_removed_when_their_connection_ends(turns: Callable[[str], RequestNotes]) -> None:
     old, new = turns("old"), turns("new")
     old.disconnected()
     assert old.adjusts("update c", authority=True)

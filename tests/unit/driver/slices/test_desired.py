@@ -4,14 +4,7 @@ import pytest
 
 from dranode.api.errors import UsageError
 from dranode.api.quantity import Quantity
-from dranode.api.resource import (
-    Counter,
-    CounterSet,
-    Device,
-    DeviceAttribute,
-    DeviceCounterConsumption,
-    DeviceTaint,
-)
+from dranode.api.resource import Counter, CounterSet, Device, DeviceAttribute, DeviceCounterConsumption, DeviceTaint
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.slices.desired import desired_slices
 from dranode.driver.slices.publishable import publishable
