@@ -441,7 +441,8 @@ class CommandDriver:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
-        del self._running[instance]
+        # A shell that started the driver does not pass the signal on.
+        self.kill(instance)
         return status
 
     def exited(self, instance: str = "") -> int | None:

@@ -496,6 +496,7 @@ def the_old_instance_goes_on(bench: Bench) -> None:
         claim = bench.claim()
         (before,) = bench.prepared(claim, client=pair.new)
         pair.process.kill(_NEW)
+        expect(pair.old_socket.exists(), f"{pair.old_socket.name} is gone", "unlink only your own sockets")
         bench.same_answer(claim, before, "share the record of what is prepared", client=pair.old)
         bench.unprepared(claim, client=pair.old)
 

@@ -395,6 +395,14 @@ class OwnNames(RightDriver):
         return _Shared(self, name).serve(instance) if name != "dra" else super().serve(instance)
 
 
+@fault("rolling-fails", "right-reg.sock is gone")
+class RemovesOtherSockets(RightDriver):
+    def start(self, instance: str = "") -> None:
+        for path in (self.folder / "plugins_registry").iterdir():
+            path.unlink()
+        super().start(instance)
+
+
 class _Shared(_Numbered):
     def records(self) -> dict[str, Document]:
         return RightDriver.records(self)

@@ -1,9 +1,11 @@
 """What a driver's process uses, including every process that it has started."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dranode.sanity.driver_link import CommandDriver
@@ -42,3 +44,11 @@ def test_children_are_counted_and_an_ended_child_is_a_zombie(driver: CommandDriv
     assert usage.cpu > 0
     driver.kill()
     assert driver.usage() is None
+
+
+def test_a_driver_below_a_shell_that_was_ended_does_not_go_on(tmp_path: Path) -> None:
+    shell = CommandDriver(["sh", "-c", f"sleep 600 & echo $! > {tmp_path}/child; wait"], PLACES, tmp_path)
+    shell.start()
+    child = int(eventually(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), shell.log))
+    assert shell.terminate(60.0) == -signal.SIGTERM
+    eventually(lambda: not psutil.pid_exists(child), shell.log)
