@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -34,6 +35,8 @@ _PROGRAM: Final = "kubectl-dranode"
 _VARIABLE: Final = "_KUBECTL_DRANODE_COMPLETE"
 # The last line of cobra's answer to a completion: do not complete file names (ShellCompDirectiveNoFileComp).
 _NO_FILES: Final = ":4"
+# kubectl's options that people also write before the command.
+_BEFORE: Final = re.compile(r"(?:--kubeconfig|--context|--namespace|-n)(=.*)?$", re.DOTALL)
 # A shell shows no more than that at a time.
 _MAX_CANDIDATES: Final = 200
 
@@ -268,7 +271,15 @@ def run_plugin() -> None:
     # third of the time.
     gc.set_threshold(1_000_000)
     # krew's launcher runs this with `python -c`, so sys.argv[0] is not the program's name.
-    run(plugin, sys.argv[1:], "kubectl dranode")
+    run(plugin, options_behind(sys.argv[1:]), "kubectl dranode")
+
+
+def options_behind(words: list[str]) -> list[str]:
+    """Return the words with kubectl's options behind the command, as in `kubectl dranode --context prod claims`."""
+    count = 0
+    while count < len(words) and (option := _BEFORE.match(words[count])):
+        count += 1 if option[1] else 2
+    return [*words[count : count + 1], *words[:count], *words[count + 1 :]]
 
 
 def candidates(words: list[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from dranode.api.errors import DranodeError, UsageError
 from dranode.sanity.kinds import kind_of
-from dranode.tools.kubectl.plugin import candidates, plugin
+from dranode.tools.kubectl.plugin import candidates, options_behind, plugin
 from dranode.tools.kubectl.views import age
 from tests.fakes.apiserver import Fault
 from tests.fakes.doctor import forbid
@@ -255,6 +255,18 @@ def test_a_pool_with_missing_slices_is_reported(cluster: PodCluster, kubectl: An
     for command in ("devices", "nodes"):
         assert "is not complete: 1 of 3 slices are published" in kubectl(command)
     assert "is not complete" not in kubectl("devices", "--node", "worker-1")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("--context prod --kubeconfig=f -n x claims a -A", "claims --context prod --kubeconfig=f -n x a -A"),
+        ("claims -n x", "claims -n x"),
+        ("--context", "--context"),
+    ],
+)
+def test_kubectls_options_may_stand_before_the_command(written: str, read: str) -> None:
+    assert options_behind(written.split()) == read.split()
 
 
 def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path) -> None:
