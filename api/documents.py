@@ -345,3 +345,8 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_comparable(item) for item in value] or None
     return value
+
+
+def basic_device(device: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a device of a ResourceSlice in its form of v1beta1."""
+    return {"name": device["name"], "basic": {key: value for key, value in device.items() if key != "name"}}

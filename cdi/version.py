@@ -11,7 +11,7 @@ import msgspec
 
 from dranode.cdi.errors import shown
 from dranode.cdi.names import split_kind
-from dranode.cdi.spec import ContainerEdits, Spec
+from dranode.cdi.spec import ContainerEdits, IntelRdt, Spec
 
 # Oldest first. The library knows 0.1.0 and 0.2.0 but always refuses them, so they are not listed.
 VERSIONS: Final = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
@@ -27,44 +27,8 @@ def _edits(spec: Spec) -> _Edits:
     return (spec.container_edits, *(device.container_edits for device in spec.devices))
 
 
-def _mount_type(_: Spec, edits: _Edits) -> bool:
-    return any(mount.type for part in edits for mount in part.mounts)
-
-
-def _host_path(_: Spec, edits: _Edits) -> bool:
-    return any(node.host_path for part in edits for node in part.device_nodes)
-
-
-def _name_starts_with_a_digit(spec: Spec, _: _Edits) -> bool:
-    return any("0" <= device.name[:1] <= "9" for device in spec.devices)
-
-
-def _annotations(spec: Spec, _: _Edits) -> bool:
-    return bool(spec.annotations) or any(device.annotations for device in spec.devices)
-
-
-def _dot_in_class(spec: Spec, _: _Edits) -> bool:
-    return "." in split_kind(spec.kind)[1]
-
-
-def _intel_rdt(_: Spec, edits: _Edits) -> bool:
-    return any(part.intel_rdt is not None for part in edits)
-
-
-def _additional_gids(_: Spec, edits: _Edits) -> bool:
-    return any(part.additional_gids for part in edits)
-
-
-def _net_devices(_: Spec, edits: _Edits) -> bool:
-    return any(part.net_devices for part in edits)
-
-
-def _rdt_schemata(_: Spec, edits: _Edits) -> bool:
-    return any(part.intel_rdt is not None and part.intel_rdt.schemata is not None for part in edits)
-
-
-def _rdt_monitoring(_: Spec, edits: _Edits) -> bool:
-    return any(part.intel_rdt is not None and part.intel_rdt.enable_monitoring for part in edits)
+def _rdt(edits: _Edits) -> list[IntelRdt]:
+    return [part.intel_rdt for part in edits if part.intel_rdt is not None]
 
 
 class Feature(msgspec.Struct, frozen=True):
@@ -86,16 +50,32 @@ class Feature(msgspec.Struct, frozen=True):
 
 # Newest first, so the first feature that a spec uses decides. 0.8.0 and 1.0.0 changed the Go API but no document.
 FEATURES: Final = (
-    Feature("1.1.0", "netDevices", _net_devices),
-    Feature("1.1.0", "intelRdt.schemata", _rdt_schemata),
-    Feature("1.1.0", "intelRdt.enableMonitoring", _rdt_monitoring),
-    Feature("0.7.0", "intelRdt", _intel_rdt),
-    Feature("0.7.0", "additionalGids", _additional_gids),
-    Feature("0.6.0", "annotations", _annotations),
-    Feature("0.6.0", "a dot in the class", _dot_in_class),
-    Feature("0.5.0", "a device name that starts with a digit", _name_starts_with_a_digit),
-    Feature("0.5.0", "hostPath of a device node", _host_path, last_device_only=True),
-    Feature("0.4.0", "type of a mount", _mount_type, last_device_only=True),
+    Feature("1.1.0", "netDevices", lambda _, edits: any(part.net_devices for part in edits)),
+    Feature("1.1.0", "intelRdt.schemata", lambda _, edits: any(rdt.schemata is not None for rdt in _rdt(edits))),
+    Feature("1.1.0", "intelRdt.enableMonitoring", lambda _, edits: any(rdt.enable_monitoring for rdt in _rdt(edits))),
+    Feature("0.7.0", "intelRdt", lambda _, edits: bool(_rdt(edits))),
+    Feature("0.7.0", "additionalGids", lambda _, edits: any(part.additional_gids for part in edits)),
+    Feature(
+        "0.6.0", "annotations", lambda spec, _: any((spec.annotations, *(dev.annotations for dev in spec.devices)))
+    ),
+    Feature("0.6.0", "a dot in the class", lambda spec, _: "." in split_kind(spec.kind)[1]),
+    Feature(
+        "0.5.0",
+        "a device name that starts with a digit",
+        lambda spec, _: any("0" <= device.name[:1] <= "9" for device in spec.devices),
+    ),
+    Feature(
+        "0.5.0",
+        "hostPath of a device node",
+        lambda _, edits: any(node.host_path for part in edits for node in part.device_nodes),
+        last_device_only=True,
+    ),
+    Feature(
+        "0.4.0",
+        "type of a mount",
+        lambda _, edits: any(mount.type for part in edits for mount in part.mounts),
+        last_device_only=True,
+    ),
 )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from dranode.api.documents import API_GROUP, to_v1
+from dranode.api.documents import API_GROUP, basic_device, to_v1
 
 KubeDocument: TypeAlias = dict[str, Any]
 
@@ -56,7 +56,7 @@ def served(kind: ResourceKind, document: KubeDocument, version: str) -> KubeDocu
     if kind.group != API_GROUP or version != "v1beta1" or not isinstance(spec, dict):
         return shown
     if kind.resource == "resourceslices" and spec.get("devices"):
-        shown["spec"] = {**spec, "devices": [_basic(device) for device in spec["devices"]]}
+        shown["spec"] = {**spec, "devices": [basic_device(device) for device in spec["devices"]]}
     if kind.resource == "resourceclaims" and spec.get("devices", {}).get("requests"):
         devices = spec["devices"]
         shown["spec"] = {**spec, "devices": {**devices, "requests": [_flat(entry) for entry in devices["requests"]]}}
@@ -74,10 +74,6 @@ def _core_event(event: KubeDocument) -> KubeDocument:
 def stored(document: KubeDocument) -> KubeDocument:
     """Return an object of any version in the form in which it is stored."""
     return to_v1(document)
-
-
-def _basic(device: Mapping[str, Any]) -> KubeDocument:
-    return {"name": device["name"], "basic": {key: value for key, value in device.items() if key != "name"}}
 
 
 def _flat(request: Mapping[str, Any]) -> KubeDocument:

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from dranode.api.documents import API_GROUP, to_v1
+from dranode.api.documents import API_GROUP, basic_device, to_v1
 from dranode.api.errors import DocumentError
 from dranode.driver.kube.errors import UNTOUCHED, ApiError, Backoff, BrokenStreamError, error_of
 from dranode.driver.kube.http1 import MAX_BODY, Begins, BrokenError, Outgoing, Wire
@@ -47,12 +47,8 @@ def from_v1(document: Mapping[str, Any], version: str) -> dict[str, Any]:
     converted = {**document, "apiVersion": f"{API_GROUP}/{version}"}
     spec = document.get("spec")
     if version == "v1beta1" and document.get("kind") == "ResourceSlice" and isinstance(spec, Mapping):
-        converted["spec"] = {**spec, "devices": [_basic(device) for device in spec.get("devices", ())]}
+        converted["spec"] = {**spec, "devices": [basic_device(device) for device in spec.get("devices", ())]}
     return converted
-
-
-def _basic(device: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": device["name"], "basic": {key: value for key, value in device.items() if key != "name"}}
 
 
 JSON: Final = "application/json"

@@ -59,10 +59,6 @@ def _held(usage: ClaimsUsage) -> _Samples:
     return ((_claim(claim), count) for claim, count in usage.held.items() if count)
 
 
-def _idle(usage: ClaimsUsage) -> _Samples:
-    return ((_claim(claim), is_idle) for claim, is_idle in usage.idle.items())
-
-
 def _unread(usage: ClaimsUsage) -> _Samples:
     # With zeros: an alert needs the series before the first failure.
     return (((figure.value,), count) for figure, count in usage.unread.items())
@@ -84,7 +80,7 @@ USAGE_FAMILIES: Final[tuple[tuple[_Family, Callable[[ClaimsUsage], _Samples]], .
         lambda: GaugeMetricFamily(
             "dranode_claim_idle", "Whether the claim used less than 1 % of its CPUs for a minute.", labels=_CLAIM
         ),
-        _idle,
+        lambda usage: ((_claim(claim), is_idle) for claim, is_idle in usage.idle.items()),
     ),
     *(_of_pods(figure) for figure in Figure),
     (

@@ -92,14 +92,6 @@ def _first(arguments: Sequence[Any], _: Any) -> int:
     return _scaled(_size(arguments[0]), TRAVERSAL)
 
 
-def _first_twice(arguments: Sequence[Any], _: Any) -> int:
-    return _scaled(_size(arguments[0]), 2 * TRAVERSAL)
-
-
-def _result_twice(_: Sequence[Any], result: Any) -> int:
-    return _scaled(_size(result), 2 * TRAVERSAL)
-
-
 def _in_proportion(number: int, factor: float = TRAVERSAL) -> Cost:
     """Return a cost that is proportional to the size of one argument."""
     return lambda arguments, _: _scaled(actual_size(arguments[number]), factor)
@@ -107,14 +99,6 @@ def _in_proportion(number: int, factor: float = TRAVERSAL) -> Cost:
 
 def _smaller(arguments: Sequence[Any], _: Any) -> int:
     return _scaled(min(map(actual_size, arguments)), TRAVERSAL)
-
-
-def _sum(arguments: Sequence[Any], _: Any) -> int:
-    return _scaled(sum(map(actual_size, arguments)), TRAVERSAL)
-
-
-def _contains(arguments: Sequence[Any], _: Any) -> int:
-    return math.prod(_scaled(actual_size(argument), TRAVERSAL) for argument in arguments)
 
 
 def _regex(arguments: Sequence[Any], _: Any) -> int:
@@ -221,8 +205,8 @@ _FUNCTIONS: Final[dict[str, Cost | int]] = {
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _traversal),
     **dict.fromkeys(("url", "lowerAscii", "upperAscii", "substring", "trim"), _first),
     **dict.fromkeys(("cidr", "isIP", "isCIDR", "quantity", "isQuantity", "semver", "isSemver"), _first),
-    **dict.fromkeys(("replace", "split", "ip.isCanonical"), _first_twice),
-    "join": _result_twice,
+    **dict.fromkeys(("replace", "split", "ip.isCanonical"), lambda args, _: _scaled(_size(args[0]), 2 * TRAVERSAL)),
+    "join": lambda _, result: _scaled(_size(result), 2 * TRAVERSAL),
     **dict.fromkeys(("find", "findAll"), _regex),
     "ip": _address,
     "containsIP": _contains_ip,
@@ -237,7 +221,7 @@ _STANDARD: Final[dict[str, Cost]] = {
     "in_list": _in_proportion(1, 1),
     **dict.fromkeys(_COMPARED, _smaller),
     **dict.fromkeys([name.replace("_", "_equals_", 1) for name in _COMPARED], _smaller),
-    **dict.fromkeys(("add_string", "add_bytes"), _sum),
+    **dict.fromkeys(("add_string", "add_bytes"), lambda args, _: _scaled(sum(map(actual_size, args)), TRAVERSAL)),
     "matches_string": _regex,
-    "contains_string": _contains,
+    "contains_string": lambda args, _: math.prod(_scaled(actual_size(part), TRAVERSAL) for part in args),
 }

@@ -300,10 +300,6 @@ def _optional_map(target: Expr, arguments: list[Expr]) -> Expr:
     return _if_present("optMap", target, arguments, lambda value: CallExpr("optional.of", [value]))
 
 
-def _optional_flat_map(target: Expr, arguments: list[Expr]) -> Expr:
-    return _if_present("optFlatMap", target, arguments, lambda value: value)
-
-
 def _if_present(macro: str, target: Expr, arguments: list[Expr], then: Callable[[Expr], Expr]) -> Expr:
     name, result = arguments
     if not isinstance(name, Ident):
@@ -333,7 +329,7 @@ _MACROS: Final[dict[tuple[str, int], _Macro]] = {
     ("sortBy", 2): _sort_by,
     ("bind", 3): _bind,
     ("optMap", 2): _optional_map,
-    ("optFlatMap", 2): _optional_flat_map,
+    ("optFlatMap", 2): lambda target, arguments: _if_present("optFlatMap", target, arguments, lambda value: value),
 }
 
 

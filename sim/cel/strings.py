@@ -338,18 +338,6 @@ def _escaped(character: str) -> str:
     return _QUOTED.get(character, hexadecimal)
 
 
-def _decimal(value: Any, _: int | None) -> str:
-    return str(_integer("d", value))
-
-
-def _binary(value: Any, _: int | None) -> str:
-    return str(int(value)) if isinstance(value, bool) else f"{_integer('b', value):b}"
-
-
-def _octal(value: Any, _: int | None) -> str:
-    return f"{_integer('o', value):o}"
-
-
 def _hex(value: Any, _: int | None) -> str:
     if isinstance(value, (str, bytes)):
         return (value.encode() if isinstance(value, str) else value).hex()
@@ -402,11 +390,11 @@ def _double(verb: str, value: Any) -> float:
 
 _VERBS: Final[dict[str, Callable[[Any, int | None], str]]] = {
     "s": _string,
-    "d": _decimal,
+    "d": lambda value, _: str(_integer("d", value)),
     "f": _fixed,
     "e": _scientific,
-    "b": _binary,
-    "o": _octal,
+    "b": lambda value, _: str(int(value)) if isinstance(value, bool) else f"{_integer('b', value):b}",
+    "o": lambda value, _: f"{_integer('o', value):o}",
     "x": _hex,
     "X": lambda value, precision: _hex(value, precision).upper(),
 }
