@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from dranode.api.documents import decode
 from dranode.driver.cli.serve import command as serve
 from dranode.tools.diagnosis.facts import Right
+from dranode.tools.diagnosis.live_objects import LiveDaemonSet, LiveNode
 from dranode.tools.diagnosis.runtime import TOLERANCE
+from dranode.tools.diagnosis.scheduler import daemon_excluded_by
 from dranode.tools.readers.cluster import RIGHTS
 from tests.fakes.kustomize import COMPONENTS, DEPLOY, KUSTOMIZATION_KEYS, built, by_kubectl, kustomization, pod, the
 from tests.kubernetes_schemas import documents, problems
@@ -148,6 +151,24 @@ def test_every_mount_has_its_volume() -> None:
         spec = pod(folder)
         (container,) = spec["containers"]
         assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
+
+
+@pytest.mark.parametrize(
+    ("labels", "excluded"),
+    [
+        ({}, False),
+        ({"eks.amazonaws.com/compute-type": "ec2", "type": "gpu"}, False),
+        ({"eks.amazonaws.com/compute-type": "fargate"}, True),
+        ({"type": "virtual-kubelet"}, True),
+        ({"type": "kwok"}, True),
+    ],
+)
+def test_the_driver_runs_on_every_node_that_has_a_kubelet(labels: dict[str, str], *, excluded: bool) -> None:
+    labels = {"kubernetes.io/os": "linux", **labels}
+    taints = [{"key": "anything", "effect": "NoExecute"}]
+    node = decode(LiveNode, {"metadata": {"name": "n", "labels": labels}, "spec": {"taints": taints}})
+    daemonset = decode(LiveDaemonSet, the("DaemonSet", "dranode"))
+    assert bool(daemon_excluded_by(node, daemonset.spec.template.spec)) is excluded
 
 
 def test_openshifts_constraints_allow_the_pod_and_no_more() -> None:
