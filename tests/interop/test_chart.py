@@ -274,5 +274,10 @@ def test_everything_that_is_rendered_follows_kubernetes_schemas_and_every_pod_th
     wrong = {name: problems(each) for name, each in objects.items()}
     assert {name: found for name, found in wrong.items() if found} == {}
     pods = [each["spec"].get("template", each)["spec"] for each in objects.values() if "spec" in each]
-    values = [(pod["imagePullSecrets"], pod["tolerations"]) for pod in pods if "containers" in pod]
-    assert values == [([{"name": "s"}], [{"operator": "Exists"}])] * 4
+    pods = [pod for pod in pods if "containers" in pod]
+    assert [(pod["imagePullSecrets"], pod["tolerations"]) for pod in pods] == [
+        ([{"name": "s"}], [{"operator": "Exists"}])
+    ] * 4
+    # The claim of the test's pod finds the node.
+    nodes = [(pod["nodeSelector"], pod["affinity"]) for pod in pods if "resourceClaims" not in pod]
+    assert nodes == [nodes[0]] * 3
