@@ -53,6 +53,14 @@ class ObjectMeta(APIDocument, frozen=True, kw_only=True):
     finalizers: tuple[str, ...] = ()
 
 
+class APIObject(APIDocument, frozen=True, kw_only=True):
+    """The base of all objects, and by itself an object of any kind of which only this is read."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+
+
 # --- ResourceSlice ---
 
 
@@ -361,12 +369,9 @@ class ResourceSliceSpec(APIDocument, frozen=True, kw_only=True):
     skip_node_operations: tuple[str, ...] = ()
 
 
-class ResourceSlice(APIDocument, frozen=True, kw_only=True):
+class ResourceSlice(APIObject, frozen=True, kw_only=True):
     """A part of a pool's devices."""
 
-    api_version: str = field(default="")
-    kind: str = field(default="")
-    metadata: ObjectMeta = ObjectMeta()
     spec: ResourceSliceSpec
 
 
@@ -430,12 +435,9 @@ class DeviceClassSpec(APIDocument, frozen=True, kw_only=True):
     extended_resource_name: str | None = None
 
 
-class DeviceClass(APIDocument, frozen=True, kw_only=True):
+class DeviceClass(APIObject, frozen=True, kw_only=True):
     """A class of devices, which requests name."""
 
-    api_version: str = ""
-    kind: str = ""
-    metadata: ObjectMeta = ObjectMeta()
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
@@ -607,12 +609,9 @@ class ResourceClaimStatus(APIDocument, frozen=True, kw_only=True):
     devices: tuple[Any, ...] = ()
 
 
-class ResourceClaim(APIDocument, frozen=True, kw_only=True):
+class ResourceClaim(APIObject, frozen=True, kw_only=True):
     """A claim to devices."""
 
-    api_version: str = ""
-    kind: str = ""
-    metadata: ObjectMeta = ObjectMeta()
     spec: ResourceClaimSpec = ResourceClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
 
@@ -624,12 +623,9 @@ class ResourceClaimTemplateSpec(APIDocument, frozen=True, kw_only=True):
     spec: ResourceClaimSpec = ResourceClaimSpec()
 
 
-class ResourceClaimTemplate(APIDocument, frozen=True, kw_only=True):
+class ResourceClaimTemplate(APIObject, frozen=True, kw_only=True):
     """The template from which Kubernetes creates a claim for each pod."""
 
-    api_version: str = ""
-    kind: str = ""
-    metadata: ObjectMeta = ObjectMeta()
     spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
 
 
@@ -689,12 +685,9 @@ class PodSpec(APIDocument, frozen=True, kw_only=True):
         return (self.scheduling_group.pod_group_name if self.scheduling_group is not None else None) or ""
 
 
-class Pod(APIDocument, frozen=True, kw_only=True):
+class Pod(APIObject, frozen=True, kw_only=True):
     """A pod, with the fields about its claims."""
 
-    api_version: str = ""
-    kind: str = ""
-    metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
 
 
@@ -704,10 +697,7 @@ class NodeStatus(APIDocument, frozen=True, kw_only=True):
     declared_features: tuple[str, ...] = ()
 
 
-class Node(APIDocument, frozen=True, kw_only=True):
+class Node(APIObject, frozen=True, kw_only=True):
     """A node, with the fields by which slices select it."""
 
-    api_version: str = ""
-    kind: str = ""
-    metadata: ObjectMeta = ObjectMeta()
     status: NodeStatus = NodeStatus()

@@ -262,7 +262,7 @@ class Attempt:
     def _admissible(self, claim: int, alternative: Alternative, number: int, *, must: bool) -> bool:
         """Return whether taints, constraints and capacity allow the device; if so, it is added to the constraints."""
         candidate = self.candidates[number]
-        if self.features.device_taints and untolerated(candidate.device, alternative.tolerations):
+        if self.features.device_taints and untolerated(candidate.device.taints, alternative.tolerations):
             return False
         if not self._constraints[claim].add(alternative, candidate):
             if must:

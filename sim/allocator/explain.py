@@ -271,7 +271,7 @@ class _Explainer:
             lacking = shortage(candidate, alternative.capacity, consumed, self.features)
             if lacking is not None:
                 return Stage.CAPACITY, _part(lacking), device.name, _shortage(lacking, alternative.capacity)
-        taint = untolerated(device, alternative.tolerations) if self.features.device_taints else None
+        taint = untolerated(device.taints, alternative.tolerations) if self.features.device_taints else None
         if taint is not None:
             why = f"has the taint {taint.key}:{taint.effect}, which is not tolerated"
             return Stage.TAINT, Fraction(0), device.name, why

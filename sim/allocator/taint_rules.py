@@ -3,7 +3,7 @@
 Source: `resource.k8s.io/v1`, and the tracker of k8s.io/dynamic-resource-allocation, which merges rules into slices.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -12,7 +12,14 @@ from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.field_errors import FieldError, metadata_errors
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import APIDocument, Device, DeviceTaint, DeviceToleration, ObjectMeta, ResourceSlice
+from dranode.api.resource import (
+    APIDocument,
+    APIObject,
+    Device,
+    DeviceTaint,
+    DeviceToleration,
+    ResourceSlice,
+)
 from dranode.api.slice_validation import EFFECTS, selection_errors, taint_errors
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Change
@@ -21,16 +28,12 @@ from dranode.sim.allocator.releases import Change
 _EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
-def untolerated(device: Device, tolerations: tuple[DeviceToleration, ...]) -> DeviceTaint | None:
-    """Return the first taint that prevents the allocation of the device, or None."""
-    return next(
-        (
-            taint
-            for taint in device.taints
-            if taint.effect in _EFFECTS and not any(tolerates(toleration, taint) for toleration in tolerations)
-        ),
-        None,
-    )
+def untolerated(taints: Iterable[DeviceTaint], tolerations: Collection[DeviceToleration]) -> DeviceTaint | None:
+    """Return the first taint of a device or a node that keeps claims or pods with these tolerations away, or None."""
+    for taint in taints:
+        if taint.effect in _EFFECTS and not any(tolerates(toleration, taint) for toleration in tolerations):
+            return taint
+    return None
 
 
 def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
@@ -68,12 +71,9 @@ class DeviceTaintRuleSpec(APIDocument, frozen=True, kw_only=True):
     device_selector: DeviceTaintSelector | None = None
 
 
-class DeviceTaintRule(APIDocument, frozen=True, kw_only=True):
+class DeviceTaintRule(APIObject, frozen=True, kw_only=True):
     """`DeviceTaintRule` of any served version."""
 
-    api_version: str = ""
-    kind: str = ""
-    metadata: ObjectMeta = ObjectMeta()
     spec: DeviceTaintRuleSpec
 
 

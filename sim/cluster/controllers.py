@@ -17,12 +17,13 @@ from dranode.api.documents import decode, encode, without_tuples
 from dranode.api.errors import DocumentError, number_of
 from dranode.api.field_errors import FieldError
 from dranode.api.manifests import SourceDocument, custom_group, generated_name, object_key, template_hash
-from dranode.api.resource import APIDocument, DeviceToleration, Node, ObjectMeta
+from dranode.api.resource import APIDocument, APIObject, DeviceToleration, Node, ObjectMeta
 from dranode.sim.allocator.pools import only
+from dranode.sim.allocator.taint_rules import untolerated
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, check_pod
-from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
-from dranode.sim.scheduler.node_rules import matches_required, untolerated_taint
+from dranode.sim.scheduler.documents import PodCondition, SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.node_rules import matches_required
 
 # The largest number of pods that Kubernetes supports in a cluster.
 MOST_PODS: Final = 150_000
@@ -43,13 +44,12 @@ POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
         ("DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"), ("spec", "template")
     ),
 }
-# The taints that every pod of a DaemonSet tolerates, and the one that pods in the host's network also tolerate.
+# The taints that every pod of a DaemonSet tolerates. Pods in the host's network also tolerate network-unavailable.
 _DAEMON_TAINTS: Final = (
     ("not-ready", "NoExecute"),
     ("unreachable", "NoExecute"),
     *((name, "NoSchedule") for name in ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")),
 )
-_NO_NETWORK: Final = ("network-unavailable", "NoSchedule")
 
 
 class Ordinals(APIDocument, frozen=True, kw_only=True):
@@ -74,28 +74,18 @@ class ControllerSpec(APIDocument, frozen=True, kw_only=True):
     job_template: Mapping[str, Any] | None = None
 
 
-class ControllerCondition(APIDocument, frozen=True, kw_only=True):
-    """`status.conditions[]`."""
-
-    type: str = ""
-    status: str = ""
-
-
 class ControllerStatus(APIDocument, frozen=True, kw_only=True):
     """`status` of a Job: its progress so far."""
 
     succeeded: int = 0
     completed_indexes: str = ""
     failed_indexes: str | None = None
-    conditions: tuple[ControllerCondition, ...] = ()
+    conditions: tuple[PodCondition, ...] = ()
 
 
-class Controller(APIDocument, frozen=True, kw_only=True):
+class Controller(APIObject, frozen=True, kw_only=True):
     """An object that creates pods."""
 
-    api_version: str = ""
-    kind: str = ""
-    metadata: ObjectMeta = ObjectMeta()
     spec: ControllerSpec = ControllerSpec()
     status: ControllerStatus = ControllerStatus()
 
@@ -398,16 +388,13 @@ class _PodMaker:
         existing: Sequence[Mapping[str, Any]],
     ) -> tuple[list[dict[str, Any]], str]:
         """Return a pod for each node that it matches and whose taints it tolerates, with affinity to that node."""
-        taints = (*_DAEMON_TAINTS, *([_NO_NETWORK] if pod.spec.host_network else []))
-        added = [
-            {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": effect} for name, effect in taints
-        ]
-        tolerations = (*pod.spec.tolerations, *(decode(DeviceToleration, toleration) for toleration in added))
+        added = daemon_tolerations(host_network=pod.spec.host_network)
+        tolerations = (*pod.spec.tolerations, *added)
         occupied = Counter(map(_node_of, existing))
         nodes = [node for node in self._nodes() if _runs_on(pod, tolerations, node)]
         free = [node.metadata.name for node in nodes if not occupied[node.metadata.name]]
         self._reserve(len(free))
-        pods = [self._pod(controller, _bound(template, added, node)) for node in free]
+        pods = [self._pod(controller, _bound(template, encode(added), node)) for node in free]
         return pods, _unless("no node matches it", len(nodes))
 
     def _reserve(self, count: int) -> None:
@@ -524,8 +511,16 @@ def _node_of(pod: Mapping[str, Any]) -> str:
     return spec.node_name or next(named, "")
 
 
-def _runs_on(pod: SchedulingPod, tolerations: Iterable[DeviceToleration], node: Node) -> bool:
-    tainted = isinstance(node, SchedulingNode) and untolerated_taint(node, tolerations) is not None
+def daemon_tolerations(*, host_network: bool) -> tuple[DeviceToleration, ...]:
+    """Return the tolerations that the DaemonSet controller adds to its pods (pkg/controller/daemon/util)."""
+    taints = (*_DAEMON_TAINTS, ("network-unavailable", "NoSchedule")) if host_network else _DAEMON_TAINTS
+    return tuple(
+        DeviceToleration(key=f"node.kubernetes.io/{name}", operator="Exists", effect=effect) for name, effect in taints
+    )
+
+
+def _runs_on(pod: SchedulingPod, tolerations: Sequence[DeviceToleration], node: Node) -> bool:
+    tainted = isinstance(node, SchedulingNode) and untolerated(node.spec.taints, tolerations) is not None
     named = pod.spec.node_name in ("", node.metadata.name)
     return named and matches_required(pod, node) and not tainted
 

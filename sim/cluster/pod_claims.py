@@ -15,6 +15,7 @@ from dranode.api.documents import API_VERSION
 from dranode.api.resource import (
     SCHEDULING,
     APIDocument,
+    APIObject,
     DeviceRequestAllocationResult,
     ObjectMeta,
     PodResourceClaim,
@@ -99,10 +100,9 @@ class PodGroupStatus(APIDocument, frozen=True, kw_only=True):
     resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
 
 
-class PodGroup(APIDocument, frozen=True, kw_only=True):
+class PodGroup(APIObject, frozen=True, kw_only=True):
     """The fields of a PodGroup about claims (`scheduling.k8s.io`, v1alpha2 in 1.36, v1alpha3 and v1beta1 in 1.37)."""
 
-    metadata: ObjectMeta = ObjectMeta()
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
 

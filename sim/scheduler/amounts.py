@@ -17,7 +17,7 @@ from dranode.api.errors import DocumentError
 from dranode.api.field_errors import FieldError
 from dranode.api.names import is_label_name
 from dranode.api.quantity import Quantity
-from dranode.api.resource import APIDocument, ContainerResources, DeviceToleration, ObjectMeta
+from dranode.api.resource import APIObject, ContainerResources, DeviceToleration
 from dranode.api.validation import pod_errors
 from dranode.sim.scheduler.documents import (
     ContainerPort,
@@ -49,10 +49,9 @@ _THOUSANDTHS: Final = 1000
 _SYSTEM: Final[Mapping[str, int]] = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
-class PriorityClass(APIDocument, frozen=True, kw_only=True):
+class PriorityClass(APIObject, frozen=True, kw_only=True):
     """`PriorityClass` of scheduling.k8s.io/v1."""
 
-    metadata: ObjectMeta = ObjectMeta()
     value: int = 0
     global_default: bool = False
     preemption_policy: str = ""

@@ -6,6 +6,7 @@ The plug-ins run in the order of the default profile, and the first that refuses
 from dataclasses import dataclass
 from typing import Final
 
+from dranode.sim.allocator.taint_rules import untolerated
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.node_rules import (
     FEATURES_MISSING,
@@ -13,7 +14,6 @@ from dranode.sim.scheduler.node_rules import (
     named_nodes,
     required_features,
     tolerates_unschedulable,
-    untolerated_taint,
 )
 from dranode.sim.scheduler.pod_affinity import AffinityFilter
 from dranode.sim.scheduler.requests import Amounts, Counting, amounts_of, pod_requests
@@ -72,7 +72,7 @@ class OwnFilters:
             return Refusal("NodeAffinity", (NOT_NAMED,))
         if node.spec.unschedulable and not self._tolerates_cordon:
             return Refusal("NodeUnschedulable", (CORDONED,))
-        taint = untolerated_taint(node, self._pod.spec.tolerations)
+        taint = untolerated(node.spec.taints, self._pod.spec.tolerations)
         if taint is not None:
             return Refusal("TaintToleration", (TAINTED,), taint.text)
         return None if matches_required(self._pod, node) else Refusal("NodeAffinity", (NOT_SELECTED,))

@@ -4,10 +4,9 @@ Sources: `k8s.io/component-helpers/scheduling/corev1` and `k8s.io/component-help
 1.36.4 and 1.37.1. Declared features that matter only for updates of pods are left out.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
-from dranode.api.resource import DeviceTaint, DeviceToleration, Node, NodeSelector, NodeSelectorTerm
+from dranode.api.resource import DeviceTaint, Node, NodeSelector, NodeSelectorTerm
 from dranode.sim.allocator.pools import selects
 from dranode.sim.allocator.taint_rules import tolerates
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
@@ -56,18 +55,8 @@ def _required(pod: SchedulingPod) -> NodeSelector | None:
     return pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
 
 
-_REPELS: Final = ("NoSchedule", "NoExecute")
 _PREFERS: Final = "PreferNoSchedule"
 UNSCHEDULABLE: Final = DeviceTaint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-
-
-def untolerated_taint(node: SchedulingNode, tolerations: Iterable[DeviceToleration]) -> DeviceTaint | None:
-    """Return the first taint that keeps the pod off the node, or None."""
-    tolerations = tuple(tolerations)
-    for taint in node.spec.taints:
-        if taint.effect in _REPELS and not any(tolerates(toleration, taint) for toleration in tolerations):
-            return taint
-    return None
 
 
 def tolerates_unschedulable(pod: SchedulingPod) -> bool:

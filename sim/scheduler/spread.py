@@ -13,8 +13,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from dranode.api.errors import DocumentError
 from dranode.api.resource import NodeSelectorRequirement
+from dranode.sim.allocator.taint_rules import untolerated
 from dranode.sim.scheduler.documents import LabelMatcher, SchedulingNode, SchedulingPod, TopologySpreadConstraint
-from dranode.sim.scheduler.node_rules import matches_required, untolerated_taint
+from dranode.sim.scheduler.node_rules import matches_required
 from dranode.sim.scheduler.resources import MAX_SCORE
 from dranode.sim.scheduler.snapshot import NodeInfo, Snapshot
 
@@ -60,7 +61,7 @@ class SpreadConstraint:
         """Return whether the node's pods count."""
         if self.honors_affinity and not matches_required(pod, node):
             return False
-        return not self.honors_taints or untolerated_taint(node, pod.spec.tolerations) is None
+        return not self.honors_taints or untolerated(node.spec.taints, pod.spec.tolerations) is None
 
     def matching(self, pod: SchedulingPod, info: NodeInfo) -> int:
         """Return how many pods of a node count; terminating pods do not."""

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import APIDocument, NodeSelectorRequirement, ObjectMeta, OwnerReference
+from dranode.api.resource import APIDocument, APIObject, NodeSelectorRequirement, OwnerReference
 from dranode.sim.scheduler.documents import (
     LabelMatcher,
     LabelSelector,
@@ -142,10 +142,9 @@ class LabeledSpec(APIDocument, frozen=True, kw_only=True):
     selector: Mapping[str, str] | None = None
 
 
-class LabeledObject(APIDocument, frozen=True, kw_only=True):
+class LabeledObject(APIObject, frozen=True, kw_only=True):
     """A Service or a ReplicationController."""
 
-    metadata: ObjectMeta = ObjectMeta()
     spec: LabeledSpec = LabeledSpec()
 
 
@@ -155,10 +154,9 @@ class SelectingSpec(APIDocument, frozen=True, kw_only=True):
     selector: LabelSelector = LabelSelector()
 
 
-class SelectingObject(APIDocument, frozen=True, kw_only=True):
+class SelectingObject(APIObject, frozen=True, kw_only=True):
     """A ReplicaSet or a StatefulSet."""
 
-    metadata: ObjectMeta = ObjectMeta()
     spec: SelectingSpec = SelectingSpec()
 
 

@@ -12,43 +12,34 @@ import msgspec
 
 from dranode.api.resource import (
     APIDocument,
+    APIObject,
     DeviceClass,
     DeviceToleration,
-    NodeSelector,
     NodeStatus,
     ObjectMeta,
     PodSpec,
     ResourceClaim,
     ResourceSlice,
 )
+from dranode.sim.scheduler.documents import (
+    LabelSelector,
+    NodeSpec,
+    PodAffinities,
+    PodClaimStatus,
+    PodCondition,
+    SchedulingGate,
+    SpecialClaimStatus,
+)
 from dranode.tools.diagnosis.steps import StopCause
-
-
-class LiveSchedulingGate(APIDocument, frozen=True, kw_only=True):
-    """`pod.spec.schedulingGates[]`."""
-
-    name: str
-
-
-class LiveNodeAffinity(APIDocument, frozen=True, kw_only=True):
-    """`pod.spec.affinity.nodeAffinity`, as far as it excludes nodes."""
-
-    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
-
-
-class LiveAffinity(APIDocument, frozen=True, kw_only=True):
-    """`pod.spec.affinity`, as far as it excludes nodes by their labels."""
-
-    node_affinity: LiveNodeAffinity | None = None
 
 
 class LivePodSpec(PodSpec, frozen=True, kw_only=True):
     """`pod.spec` with the fields that restrict the pod's nodes; tolerations have the same fields as a device's."""
 
     scheduler_name: str = "default-scheduler"
-    scheduling_gates: tuple[LiveSchedulingGate, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
     tolerations: tuple[DeviceToleration, ...] = ()
-    affinity: LiveAffinity | None = None
+    affinity: PodAffinities = PodAffinities()
 
 
 class ContainerStateWaiting(APIDocument, frozen=True, kw_only=True):
@@ -100,57 +91,28 @@ class LiveContainerStatus(APIDocument, frozen=True, kw_only=True):
     allocated_resources_status: tuple[ResourceStatus, ...] = ()
 
 
-class Condition(APIDocument, frozen=True, kw_only=True):
-    """A condition of a pod or a node."""
-
-    type: str
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-
-
-class PodResourceClaimStatus(APIDocument, frozen=True, kw_only=True):
-    """`pod.status.resourceClaimStatuses[]`: without a claim's name, the pod needs none for that entry."""
-
-    name: str
-    resource_claim_name: str | None = None
-
-
-class ExtendedResourceClaimStatus(APIDocument, frozen=True, kw_only=True):
-    """`pod.status.extendedResourceClaimStatus` (KEP-5004)."""
-
-    resource_claim_name: str = ""
-
-
 class LivePodStatus(APIDocument, frozen=True, kw_only=True):
     """`pod.status`."""
 
     phase: str = ""
     reason: str = ""
     message: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[PodCondition, ...] = ()
     init_container_statuses: tuple[LiveContainerStatus, ...] = ()
     container_statuses: tuple[LiveContainerStatus, ...] = ()
-    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
-    extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
+    resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
+    extended_resource_claim_status: SpecialClaimStatus | None = None
 
-    def condition(self, kind: str) -> Condition | None:
+    def condition(self, kind: str) -> PodCondition | None:
         """Return the condition of a type."""
         return next((condition for condition in self.conditions if condition.type == kind), None)
 
 
-class LivePod(APIDocument, frozen=True, kw_only=True):
+class LivePod(APIObject, frozen=True, kw_only=True):
     """A pod."""
 
-    metadata: ObjectMeta = ObjectMeta()
     spec: LivePodSpec = LivePodSpec()
     status: LivePodStatus = LivePodStatus()
-
-
-class LabelSelector(APIDocument, frozen=True, kw_only=True):
-    """A `LabelSelector`, as far as it names labels."""
-
-    match_labels: Mapping[str, str] = {}
 
 
 class ImageContainer(APIDocument, frozen=True, kw_only=True):
@@ -164,7 +126,7 @@ class DaemonPodSpec(APIDocument, frozen=True, kw_only=True):
 
     node_selector: Mapping[str, str] = {}
     tolerations: tuple[DeviceToleration, ...] = ()
-    affinity: LiveAffinity | None = None
+    affinity: PodAffinities = PodAffinities()
     host_network: bool = False
     containers: tuple[ImageContainer, ...] = ()
 
@@ -183,31 +145,15 @@ class DaemonSetSpec(APIDocument, frozen=True, kw_only=True):
     template: DaemonPodTemplate = DaemonPodTemplate()
 
 
-class LiveDaemonSet(APIDocument, frozen=True, kw_only=True):
+class LiveDaemonSet(APIObject, frozen=True, kw_only=True):
     """A DaemonSet (apps/v1)."""
 
-    metadata: ObjectMeta = ObjectMeta()
     spec: DaemonSetSpec = DaemonSetSpec()
 
     @property
     def name(self) -> str:
         """Return `<namespace>/<name>`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
-
-
-class LiveNodeTaint(APIDocument, frozen=True, kw_only=True):
-    """`node.spec.taints[]`."""
-
-    key: str
-    value: str = ""
-    effect: str = ""
-
-
-class LiveNodeSpec(APIDocument, frozen=True, kw_only=True):
-    """`node.spec`, as far as it excludes pods."""
-
-    taints: tuple[LiveNodeTaint, ...] = ()
-    unschedulable: bool = False
 
 
 class LiveNodeInfo(APIDocument, frozen=True, kw_only=True):
@@ -220,16 +166,15 @@ class LiveNodeInfo(APIDocument, frozen=True, kw_only=True):
 class LiveNodeStatus(NodeStatus, frozen=True, kw_only=True):
     """`node.status`; quantities of `allocatable` stay text."""
 
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[PodCondition, ...] = ()
     node_info: LiveNodeInfo = LiveNodeInfo()
     allocatable: Mapping[str, str] = {}
 
 
-class LiveNode(APIDocument, frozen=True, kw_only=True):
+class LiveNode(APIObject, frozen=True, kw_only=True):
     """A node."""
 
-    metadata: ObjectMeta = ObjectMeta()
-    spec: LiveNodeSpec = LiveNodeSpec()
+    spec: NodeSpec = NodeSpec()
     status: LiveNodeStatus = LiveNodeStatus()
 
     @property
@@ -250,10 +195,9 @@ class EventSeries(APIDocument, frozen=True, kw_only=True):
     last_observed_time: str | None = None
 
 
-class LiveEvent(APIDocument, frozen=True, kw_only=True):
+class LiveEvent(APIObject, frozen=True, kw_only=True):
     """An Event (core/v1)."""
 
-    metadata: ObjectMeta = ObjectMeta()
     reason: str = ""
     message: str = ""
     type: str = ""

@@ -17,7 +17,6 @@ from dranode.api.resource import (
     DeviceClaim,
     DeviceClass,
     DeviceRequest,
-    DeviceToleration,
     ExactDeviceRequest,
     Node,
     NodeSelector,
@@ -31,20 +30,21 @@ from dranode.sim.allocator.explain import Miss, Stage
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import selects
 from dranode.sim.allocator.requests import AllocationError, Reason
-from dranode.sim.allocator.taint_rules import taint_rules
+from dranode.sim.allocator.taint_rules import taint_rules, untolerated
+from dranode.sim.cluster.controllers import daemon_tolerations
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.cluster.extended import classes_behind
 from dranode.sim.cluster.holdings import ClaimKey, Holdings
 from dranode.sim.fit.choice import group_line
 from dranode.sim.fit.dump import read_dump
 from dranode.sim.fit.questions import ClusterQuestions, cluster_notes
+from dranode.sim.scheduler.node_rules import UNSCHEDULABLE
 from dranode.sim.scheduler.requests import is_extended
 from dranode.tools.diagnosis.live_objects import (
     ClusterObjects,
     DaemonPodSpec,
     FitAnswer,
     LiveNode,
-    LiveNodeTaint,
     LivePod,
     LivePodSpec,
     NodeGroup,
@@ -250,32 +250,14 @@ def _consumed(capacity: Mapping[str, Any]) -> str:
     return f" ({amounts})" if amounts else ""
 
 
-_EXCLUDING: Final = frozenset(("NoSchedule", "NoExecute"))
-_DAEMON_TOLERATIONS: Final = tuple(
-    DeviceToleration(key=f"node.kubernetes.io/{key}", operator="Exists", effect=effect)
-    for effect, keys in (
-        ("NoExecute", ("not-ready", "unreachable")),
-        ("NoSchedule", ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")),
-    )
-    for key in keys
-)
-_NO_NETWORK: Final = DeviceToleration(
-    key="node.kubernetes.io/network-unavailable", operator="Exists", effect="NoSchedule"
-)
-_CORDON: Final = LiveNodeTaint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-
-
 def plain_node(node: LiveNode) -> Node:
     """Return a node as the allocator needs it."""
     return Node(metadata=node.metadata, status=node.status)
 
 
 def daemon_excluded_by(node: LiveNode, spec: DaemonPodSpec) -> str:
-    """Return why a DaemonSet leaves a node out, in a sentence; empty if its controller creates a pod for it.
-
-    The controller adds tolerations for the taints of node conditions to its pods (pkg/controller/daemon/util).
-    """
-    added = (*_DAEMON_TOLERATIONS, *((_NO_NETWORK,) if spec.host_network else ()))
+    """Return why a DaemonSet leaves a node out, in a sentence; empty if its controller creates a pod for it."""
+    added = daemon_tolerations(host_network=spec.host_network)
     return excluded_by(node, replace(spec, tolerations=(*spec.tolerations, *added)))
 
 
@@ -285,16 +267,12 @@ def excluded_by(node: LiveNode, spec: LivePodSpec | DaemonPodSpec) -> str:
     for key, value in spec.node_selector.items():
         if labels.get(key) != value:
             return f"the pod's nodeSelector requires {key}={value}"
-    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    required = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     if required is not None and not selects(required, plain_node(node)):
         return "the pod's node affinity excludes it"
-    cordon = (_CORDON,) if node.spec.unschedulable else ()
-    for taint in (*node.spec.taints, *cordon):
-        if taint.effect in _EXCLUDING and not any(_tolerates(toleration, taint) for toleration in spec.tolerations):
-            value = f"={taint.value}" if taint.value else ""
-            return f"the pod does not tolerate its taint {taint.key}{value}:{taint.effect}"
-    return ""
+    taints = (*node.spec.taints, UNSCHEDULABLE) if node.spec.unschedulable else node.spec.taints
+    taint = untolerated(taints, spec.tolerations)
+    return "" if taint is None else f"the pod does not tolerate its taint {taint.text}"
 
 
 def allocated_elsewhere(node: LiveNode, allocations: Iterable[tuple[str, AllocationResult]]) -> str:
@@ -304,14 +282,6 @@ def allocated_elsewhere(node: LiveNode, allocations: Iterable[tuple[str, Allocat
         if selector is not None and not selects(selector, plain_node(node)):
             return f"the claim {claim} is allocated elsewhere"
     return ""
-
-
-def _tolerates(toleration: DeviceToleration, taint: LiveNodeTaint) -> bool:
-    if toleration.effect not in ("", taint.effect):
-        return False
-    if toleration.operator == "Exists":
-        return toleration.key in ("", taint.key)
-    return toleration.key == taint.key and toleration.value == taint.value
 
 
 def fit_answer(documents: Sequence[SourceDocument], kinds: Iterable[str], pod: str, features: Features) -> FitAnswer:

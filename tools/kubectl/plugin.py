@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from dranode.api.errors import DranodeError, UsageError
-from dranode.api.resource import APIDocument, ObjectMeta, ResourceClaim, ResourceSlice
+from dranode.api.resource import APIObject, ResourceClaim, ResourceSlice
 from dranode.driver.cli.commands import run
 from dranode.driver.cli.options import between_commas
 from dranode.show.cluster_objects import ApiObjects, side_by_side
@@ -41,12 +41,6 @@ _BEFORE: Final = re.compile(r"(?:--kubeconfig|--context|--namespace|-n)(=.*)?$",
 _MAX_CANDIDATES: Final = 200
 
 
-class _Named(APIDocument, frozen=True, kw_only=True):
-    """An object of any kind; only its name is read."""
-
-    metadata: ObjectMeta = ObjectMeta()
-
-
 def names_of(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """Return a function that completes the names of a kind's objects; nothing if the cluster cannot be read."""
 
@@ -58,7 +52,7 @@ def names_of(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
             cluster = named_cluster(*options)
             if cluster is not None:
                 namespace = "" if kind == "Node" else cluster.namespace
-                objects = ApiObjects(cluster.client).values(_Named, kind, namespace)
+                objects = ApiObjects(cluster.client).values(APIObject, kind, namespace)
                 names = sorted(named.metadata.name for named in objects)
                 return [CompletionItem(name) for name in names if name.startswith(incomplete)][:_MAX_CANDIDATES]
         return []

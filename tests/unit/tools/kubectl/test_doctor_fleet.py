@@ -168,7 +168,9 @@ def test_a_node_that_no_daemonset_selects_is_a_finding(
 
 
 def test_an_untolerated_taint_is_named_unless_it_comes_from_a_condition(cluster: PodCluster, doctor: Any) -> None:
-    daemonset(cluster)
+    # Gt compares numbers, so it does not tolerate a taint without a value.
+    key = "node-role.kubernetes.io/control-plane"
+    daemonset(cluster, tolerations=[{"key": key, "operator": "Gt", "effect": "NoSchedule"}])
     for node in ("worker-1", "worker-2"):
         driver_pod(cluster, node)
     taints = [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]
@@ -180,7 +182,7 @@ def test_an_untolerated_taint_is_named_unless_it_comes_from_a_condition(cluster:
         "worker-2": [],
         "worker-3": ["driver-pod-missing"],
     }
-    assert "node-role.kubernetes.io/control-plane:NoSchedule" in findings(text, "control-plane")["driver-left-out"]
+    assert f"{key}:NoSchedule" in findings(text, "control-plane")["driver-left-out"]
 
 
 def test_a_driver_that_is_installed_under_another_name_is_found(cluster: PodCluster, doctor: Any) -> None:
