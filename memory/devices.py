@@ -29,7 +29,7 @@ from dranode.api import (
 )
 from dranode.driver import Grant, Holding, Impairment, Record
 from dranode.memory.config import MemoryPolicy, MemorySharing
-from dranode.memory.machine import MIB, MachineMemory, MemoryNode, kind_name, resource_name, short_name
+from dranode.memory.machine import HUGE_PAGES, MIB, MachineMemory, MemoryNode, kind_name, resource_name, short_name
 from dranode.memory.options import ORDINARY, MemoryGroupBy, MemoryOptions
 
 # The memory that an allocation result was given: `Grant.state` of this driver as a value, and its sources. The name of
@@ -327,12 +327,13 @@ def memory_impairments(inventory: MemoryInventory, records: Iterable[Record]) ->
             if shortage is None or shortage.sources in named:
                 continue
             named.add(shortage.sources)
+            pages = "reserve the pages again, or " if shortage.device.startswith(HUGE_PAGES) else ""
             yield Impairment(
                 holding.claim,
                 SHRUNK,
                 f"claims hold {Quantity.binary(shortage.held)} of {shortage.device}, but the machine has only "
                 f"{Quantity.binary(shortage.has)} for claims now, so claim {holding.claim} may get less than its "
-                f"{Quantity.binary(_within(holding, shortage.sources))}: reserve the pages again, or recreate its pods",
+                f"{Quantity.binary(_within(holding, shortage.sources))}: {pages}recreate its pods",
             )
 
 

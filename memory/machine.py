@@ -96,7 +96,7 @@ MIB: Final = 1 << 20
 
 # The kernel's folder of a size (Documentation/admin-guide/mm/hugetlbpage.rst).
 _FOLDER: Final = re.compile(r"hugepages-([0-9]{1,12})kB", re.ASCII)
-_RESOURCE: Final = "hugepages-"
+HUGE_PAGES: Final = "hugepages-"
 _UNITS: Final = ("", "k", "m", "g", "t")
 
 
@@ -108,7 +108,7 @@ def size_of_folder(name: str) -> int | None:
 
 def folder_of(size: int) -> str:
     """Return the kernel's folder of a page size: `hugepages-2048kB`."""
-    return f"{_RESOURCE}{size // KIB}kB"
+    return f"{HUGE_PAGES}{size // KIB}kB"
 
 
 def short_name(size: int) -> str:
@@ -121,20 +121,20 @@ def short_name(size: int) -> str:
 
 def kind_name(size: int) -> str:
     """Return the prefix of device names for a page size: `hugepages-2m`, or `memory` for 0."""
-    return f"{_RESOURCE}{short_name(size)}" if size else "memory"
+    return f"{HUGE_PAGES}{short_name(size)}" if size else "memory"
 
 
 def resource_name(size: int) -> str:
     """Return what Kubernetes calls pages of this size in requests and limits: `hugepages-2Mi`."""
-    return f"{_RESOURCE}{Quantity.binary(size)}"
+    return f"{HUGE_PAGES}{Quantity.binary(size)}"
 
 
 def size_of_resource(name: str) -> int | None:
     """Return the page size of `hugepages-2Mi`; None if that is no such resource."""
-    if not name.startswith(_RESOURCE):
+    if not name.startswith(HUGE_PAGES):
         return None
     try:
-        size = Quantity(name.removeprefix(_RESOURCE)).value
+        size = Quantity(name.removeprefix(HUGE_PAGES)).value
     except ValueError:
         return None
     return size if isinstance(size, int) and size > 0 else None

@@ -131,4 +131,10 @@ def test_claims_are_impaired_when_the_machine_has_less_than_they_hold() -> None:
     assert found("sockets=2,cores=4") == []
     (sentence,) = found("sockets=2,cores=4,hugepages2m=256")
     assert sentence.startswith("claims hold 1Gi of hugepages-2m-numa1, but the machine has only 512Mi for claims now")
-    assert "has only 0 for claims" in found("sockets=2,cores=4,hugepages2m=0")[0]
+    (none,) = found("sockets=2,cores=4,hugepages2m=0")
+    assert "has only 0 for claims" in none
+    assert none.endswith("its 1Gi: reserve the pages again, or recreate its pods")
+    # Ordinary memory drifts with each boot, and cannot be reserved again.
+    asked = claim([result(MEMORY, "14Gi")])
+    record = record_of(asked, granted(asked), pods, ClaimState.COMPLETED)
+    assert found("sockets=2,cores=4,memory=15Gi")[0].endswith("its 14Gi: recreate its pods")
