@@ -229,6 +229,8 @@ class DriverLink:
             Breach: it does not answer.
             DranodeError: it cannot be started.
         """
+        if self.process is None and not self._listens():
+            self.disconnect()
         if self.process is not None and (self._plugin is None or self.process.exited() is not None):
             self.disconnect()
             self.process.kill()
@@ -263,9 +265,17 @@ class DriverLink:
         if self._plugin is None or self.process is None:
             return ""
         # A process that is about to end closes its sockets first.
-        if not _listens(self._info.endpoint if self._info else self.places.socket):
+        if not self._listens():
             self.eventually(self._ended, _AGAIN_SECONDS)
         return self._ended()
+
+    def _listens(self) -> bool:
+        """Return whether a process listens at the service's socket, if its path is known."""
+        path = self._info.endpoint if self._info else self.places.socket
+        with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError, ValueError):
+            client.connect(path)
+            return True
+        return not path
 
     def _ended(self) -> str:
         """Return that the driver has ended, with its status; empty if it runs, or somebody else has started it."""
@@ -315,13 +325,6 @@ class DriverLink:
             f"the DRA service at {self.endpoint()} cannot be reached",
             "listen at the endpoint that GetInfo names before the registration socket appears",
         )
-
-
-def _listens(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError, ValueError):
-        client.connect(path)
-        return True
-    return not path
 
 
 def _birth(path: Path) -> tuple[float, str]:

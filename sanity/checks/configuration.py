@@ -184,11 +184,12 @@ def _parameters(bench: Bench, count: int) -> list[Mapping[str, Any]]:
 
 
 def _distinct(bench: Bench) -> tuple[Any, Any]:
-    """Two configurations of different effect on a container."""
+    """Two configurations of different effect on a container; the first also differs from none."""
     first, second = _parameters(bench, 2)[:2]
-    if _effect(bench, [_entry(first, bench.driver)]) == _effect(bench, [_entry(second, bench.driver)]):
+    effects = [_effect(bench, [_entry(parameters, bench.driver)]) for parameters in (first, second)]
+    if effects[0] == effects[1]:
         raise Unable("the first two of --configurations have the same effect on CDI edits")
-    return first, second
+    return (second, first) if effects[0] == _effect(bench, []) else (first, second)
 
 
 def _effect(bench: Bench, config: list[dict[str, Any]], request: str = "r0") -> str:

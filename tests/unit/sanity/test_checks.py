@@ -19,7 +19,7 @@ from dranode.sanity.kubelet import DriverCallError
 from dranode.sanity.suite import Verdict, run_checks
 from tests.fakes.sanity import faults_allocation, faults_cdi, faults_registration, faults_slices
 from tests.fakes.sanity.bench import bench_of
-from tests.fakes.sanity.driver import Document, DriverWithoutHealth, Instance, Refused, RightDriver
+from tests.fakes.sanity.driver import CONFIGURATIONS, Document, DriverWithoutHealth, Instance, Refused, RightDriver
 from tests.fakes.sanity.fault import FAULTS, Fault
 from tests.fakes.sanity.publisher import Publisher
 from tests.fakes.waiting import PATIENCE
@@ -190,6 +190,13 @@ def test_the_remedy_is_about_what_was_seen(check: str, driver: type[RightDriver]
         bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE)
         (outcome,) = run_checks(bench, [CHECKS[check]])
     assert remedy in outcome.remedy, outcome
+
+
+def test_parameters_that_change_nothing_hide_no_fault() -> None:
+    with bench_of(faults_allocation.WholeNamesOnly) as bench:
+        bench.configurations = ({**CONFIGURATIONS[0], "color": "none"}, CONFIGURATIONS[0])
+        (outcome,) = run_checks(bench, [CHECKS["configuration-subrequest"]])
+    assert (outcome.verdict, outcome.text[:16]) == (Verdict.FAILED, "by none, by any,")
 
 
 def test_a_refusal_that_happens_twice_is_reported_once() -> None:

@@ -309,3 +309,14 @@ def test_one_defect_is_waited_for_once_and_spoils_no_other_check(
         bench.patience = 1.0
         outcomes = run_checks(bench, checks)
     assert [each.check.id for each in outcomes if each.verdict is Verdict.FAILED] == [breaks]
+
+
+def test_a_driver_that_somebody_else_started_and_that_ended_is_waited_for_once() -> None:
+    with bench_of(RightDriver) as bench:
+        driver, bench.process = bench.started(), None
+        driver.start()
+        bench.begin()
+        bench.patience = 0.1
+        outcomes = run_checks(bench, [check(f"cdi-{name}", run=lambda _: driver.kill()) for name in "abc"])
+    assert [each.verdict for each in outcomes] == [Verdict.FAILED, Verdict.SKIPPED, Verdict.SKIPPED]
+    assert "afterwards the driver does not answer: no registration socket answers" in outcomes[0].text
