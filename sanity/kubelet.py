@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -203,14 +204,19 @@ class SocketClient:
         """
         api, calls = HEALTH_SERVICES[service]
         watch = calls.DRAResourceHealthStub(self._channel).NodeWatchResources
-        stream = watch(api.NodeWatchResourcesRequest(), timeout=seconds)
+        # Without a deadline, like kubelet: a server that is told of one ends the stream by itself when it is over.
+        stream = watch(api.NodeWatchResourcesRequest())
+        timer = threading.Timer(seconds, stream.cancel)
+        timer.daemon = True
+        timer.start()
         try:
             for message in stream:
                 yield tuple(_health(device) for device in message.devices)
         except grpc.RpcError as error:
-            if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
+            if timer.is_alive():
                 raise DriverCallError(error) from error
         finally:
+            timer.cancel()
             stream.cancel()
 
     def raw(self, method: str, seconds: float = CALL_SECONDS) -> None:

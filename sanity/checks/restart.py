@@ -253,9 +253,10 @@ _STOP: Final = "kubeletplugin helper, Stop"
 def _terminated(bench: Bench) -> int | None:
     """End the driver as the end of its pod does; its exit status, or None if it did not end in time."""
     bench.started()
-    # One that is still starting may end in another way.
+    # One that is still starting may end in another way; its slices may be those of the process before.
     with contextlib.suppress(Unable):
         bench.offers()
+    bench.wait(min(bench.quiet, 1.0))
     bench.disconnect()
     return bench.terminate()
 

@@ -76,6 +76,23 @@ def test_a_driver_without_health_passes() -> None:
     assert (outcome.verdict, outcome.text) == (Verdict.PASSED, "")
 
 
+class KeepsToDeadlines(RightDriver):
+    """Ends a call just before its deadline with a status of its own, as gRPC's server in Go may do."""
+
+    def watch(self, api: Any, context: Any, instance: Instance) -> Any:
+        yield self.health(api)
+        if (seconds := context.time_remaining()) is not None:
+            time.sleep(max(0.0, seconds - 0.05))
+            context.abort(grpc.StatusCode.CANCELLED, "the deadline is over")
+        yield from super().watch(api, context, instance)
+
+
+def test_streams_have_no_deadline_by_which_a_driver_could_end_them() -> None:
+    with bench_of(KeepsToDeadlines) as bench:
+        (outcome,) = run_checks(bench, [CHECKS["health-stays-open"]])
+    assert (outcome.verdict, outcome.text) == (Verdict.PASSED, "")
+
+
 class ClosesItsFolder(RightDriver):
     """Makes a file writable by everybody, below a directory that only the owner can enter."""
 
