@@ -306,6 +306,7 @@ def assign(
     *,
     moment: Moment = _ALWAYS,
     counts: tuple[int, ...] = (),
+    nominated: Assignment | None = None,
 ) -> tuple[Assignment, SearchState]:
     """Choose flavors for a workload.
 
@@ -317,12 +318,13 @@ def assign(
         oracle: simulates preemption for a flavor and resource.
         moment: the generation of its queue and the scheduling cycle.
         counts: the number of pods of each pod set, to admit fewer than all.
+        nominated: an assignment to whose flavors the search is restricted.
 
     Returns:
         The assignment, and the state for the next attempt.
     """
     tried = last.tried if last is not None and still_valid(last, workload, moment) else ()
-    search = _Search(queues, usage, queues.cluster_queues[workload.queue], workload, oracle)
+    search = _Search(queues, usage, queues.cluster_queues[workload.queue], workload, oracle, nominated)
     done: list[PodSetAssignment] = []
     for numbers in _groups(workload.pod_sets):
         members = [
@@ -387,6 +389,7 @@ class _Search:
     queue: ClusterQueue
     workload: Workload
     oracle: Oracle
+    nominated: Assignment | None
 
     def group(
         self, members: Sequence[tuple[PodSet, int]], assumed: Mapping[FlavorResource, int], tried: Mapping[str, int]
@@ -424,7 +427,10 @@ class _Search:
         fungibility = self.queue.fungibility
         attempts: list[FlavorAttempt] = []
         chosen: FlavorAttempt | None = None
-        for flavor in group.flavors[start:]:
+        tried = start - 1
+        for tried, flavor in enumerate(group.flavors[start:], start):  # noqa: B007 - the last one is needed
+            if not self.allows(flavor, pod_sets, next(iter(requests))):
+                continue
             attempt = self.attempt(flavor, pod_sets, requests, assumed)
             attempts.append(attempt)
             if ends_search(attempt.worst, fungibility):
@@ -433,13 +439,21 @@ class _Search:
             best = chosen.worst if chosen is not None else FlavorVerdict(FlavorMode.NO_FIT)
             if rank(attempt.worst, fungibility) > rank(best, fungibility):
                 chosen = attempt
-        tried = start + len(attempts) - 1
         return Scan(
             tuple(requests),
             group.flavors,
             tuple(attempts),
             chosen,
             LAST_FLAVOR if tried == len(group.flavors) - 1 else tried,
+        )
+
+    def allows(self, flavor: str, pod_sets: Sequence[PodSet], resource: str) -> bool:
+        """Return whether the flavor may be tried for pod sets that share one."""
+        names = {pod_set.name for pod_set in pod_sets}
+        return self.nominated is None or any(
+            assigned.flavor == flavor
+            for item in self.nominated.pod_sets
+            if item.pod_set.name in names and (assigned := item.flavors.get(resource)) is not None
         )
 
     def attempt(

@@ -49,6 +49,7 @@ def decide_workload(
     *,
     targets: Targets,
     moment: Moment,
+    nominated: Assignment | None = None,
 ) -> QueueDecision:
     """Try all pods, then as many as fit if pod sets have a `minCount` (partial admission, Kueue's KEP-420).
 
@@ -60,10 +61,13 @@ def decide_workload(
         oracle: simulates preemption for a flavor and resource.
         targets: returns the workloads to preempt for an assignment.
         moment: the generation of its queue and the scheduling cycle.
+        nominated: an assignment to whose flavors the attempt is restricted.
     """
 
     def attempt(counts: tuple[int, ...] = ()) -> QueueDecision:
-        assignment, state = assign(queues, usage, workload, last, oracle, moment=moment, counts=counts)
+        assignment, state = assign(
+            queues, usage, workload, last, oracle, moment=moment, counts=counts, nominated=nominated
+        )
         preempts = FlavorMode.NO_FIT < assignment.mode < FlavorMode.FIT
         return QueueDecision(assignment, state, targets(assignment) if preempts else ())
 
@@ -185,7 +189,7 @@ def simulate(setup: Setup, nodes: Nodes) -> tuple[tuple[Step, ...], Situation]:
 def _cycle(situation: Situation, heads: tuple[Workload, ...], nodes: Nodes) -> tuple[Situation, list[Step]]:
     situation = replace(situation, cycle=situation.cycle + 1)
     nominated = [(workload, _attempt(situation, workload)) for workload in heads]
-    cycle = _Cycle(situation, situation.usage)
+    cycle = _Cycle(situation, situation.usage, situation.admitted)
     steps = []
     for workload, decision in sorted(nominated, key=lambda pair: _cycle_order(situation, *pair)):
         before = len(cycle.leaving)
@@ -226,7 +230,7 @@ def _cycle_order(situation: Situation, workload: Workload, decision: QueueDecisi
     return decision.assignment.borrowing, rank
 
 
-def _attempt(situation: Situation, workload: Workload) -> QueueDecision:
+def _attempt(situation: Situation, workload: Workload, nominated: Assignment | None = None) -> QueueDecision:
     preemptor = Preemptor(situation.queues, situation.usage, situation.admitted)
     return decide_workload(
         situation.queues,
@@ -236,6 +240,7 @@ def _attempt(situation: Situation, workload: Workload) -> QueueDecision:
         preemptor.simulate,
         targets=lambda assignment: preemptor.targets(workload, assignment.contested, assignment.usage),
         moment=Moment(situation.generations.get(workload.queue, 0), situation.cycle),
+        nominated=nominated,
     )
 
 
@@ -245,16 +250,25 @@ class _Cycle:
 
     Attributes:
         usage: the usage, including quota reserved in this cycle for workloads that need preemption.
+        present: the workloads that held quota when the cycle began.
         leaving: the workloads that this cycle preempts.
     """
 
     situation: Situation
     usage: Usage
+    present: tuple[Admitted, ...]
     leaving: tuple[Admitted, ...] = ()
 
 
 def _process(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: Nodes) -> tuple[_Cycle, str]:
     """Act on a decision, unless others of this cycle took the quota or targets that it relies on."""
+    gone = {item.workload.key for item in cycle.leaving}
+    again = any(item.workload.key in gone for item in decision.targets)
+    if again:
+        # As if those that leave in this cycle had left, and in the same flavors.
+        present = tuple(item for item in cycle.present if item.workload.key not in gone)
+        after = replace(cycle.situation, usage=cycle.usage.without(*cycle.leaving), admitted=present, states={})
+        decision = _attempt(after, workload, decision.assignment)
     assignment, situation = decision.assignment, cycle.situation
     situation = replace(situation, states={**situation.states, workload.key: decision.state})
     cycle = replace(cycle, situation=situation)
@@ -263,9 +277,8 @@ def _process(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: 
         if assignment.mode is FlavorMode.NO_FIT:
             return cycle, "waits: no flavor fits"
         return _reserve(cycle, workload, assignment), "waits: no workload may be preempted"
-    gone = {item.workload.key for item in cycle.leaving}
-    if gone & {item.workload.key for item in decision.targets}:
-        return cycle, "tries again: another workload preempts the same workloads"
+    if again and not decision.targets:
+        return _preempt(cycle, workload, decision)[0], "tries again: another workload preempts the same workloads"
     if not cycle.usage.without(*cycle.leaving, *decision.targets).holds(workload.queue, assignment.usage):
         return cycle, "tries again: another workload of this cycle took the quota"
     if decision.targets:
@@ -296,7 +309,8 @@ def _preempt(cycle: _Cycle, workload: Workload, decision: QueueDecision) -> tupl
         preempting[workload.queue] = workload.key
     situation = replace(situation, states=states, preempting=preempting)
     promised = cycle.usage.charge(workload.queue, decision.assignment.usage)
-    return _Cycle(situation, promised, (*cycle.leaving, *decision.targets)), f"tries again without {names}"
+    leaving = (*cycle.leaving, *decision.targets)
+    return replace(cycle, situation=situation, usage=promised, leaving=leaving), f"tries again without {names}"
 
 
 def _admit(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: Nodes) -> tuple[_Cycle, str]:

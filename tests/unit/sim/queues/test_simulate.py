@@ -239,6 +239,19 @@ def test_two_workloads_that_need_the_same_victim_take_turns() -> None:
     assert sorted(_holders(run)) == ["first", "second"]
 
 
+def test_a_preemptor_whose_victim_leaves_already_takes_another_one() -> None:
+    reclaim: dict[str, Any] = {"preemption": {"reclaimWithinCohort": "Any"}}
+    run = _run(
+        _queue(cohort="c", one=2, two=0, **reclaim),
+        _queue(name="other", cohort="c", one=2, two=0, **reclaim),
+        _queue(name="guest", cohort="c", one=0, two=0),
+        local_queue("other", "other"),
+        *(admitted(name, "guest", {"cpu": "one"}, {"cpu": 2}) for name in ("v", "w")),
+        *(workload(name, queue, pod_set(cpu=2)) for name, queue in (("first", "door"), ("second", "other"))),
+    )
+    assert [(row.cycle, row.preempted) for row in run.rows if row.preempted] == [(1, ("v",)), (1, ("w",))]
+
+
 def test_the_quota_that_a_preemptor_waits_for_is_reserved() -> None:
     run = _run(
         _queue(cohort="c", one=4, two=0, preemption={"withinClusterQueue": "LowerPriority"}),
