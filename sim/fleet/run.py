@@ -13,6 +13,7 @@ from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import ResourceSlice
 from dranode.sim.allocator.features import Features
+from dranode.sim.cluster.manifests import check_manifests
 from dranode.sim.cluster.node_kinds import nodes_of
 from dranode.sim.cluster.nodes_file import Discover, read_nodes, slices_of
 from dranode.sim.cluster.workload import read_workload
@@ -120,6 +121,7 @@ def admit(
     Raises:
         DocumentError: a document does not decode or contradicts others, or there is no workload.
     """
+    check_manifests(sources)
     setup = load(sources, fleet.slices if fleet is not None else None)
     if not setup.documents:
         raise DocumentError(

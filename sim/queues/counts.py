@@ -90,7 +90,7 @@ def _claim(spec: ResourceClaimSpec, devices: Devices) -> RequestCounts:
         name = devices.mapped.get(request.device_class_name)
         if name is None:
             raise UncountableError(f'no deviceClassMappings entry names DeviceClass "{request.device_class_name}"')
-        counts[name] = counts.get(name, 0) + _count(request)
+        counts[name] = counts.get(name, 0) + (request.count or 1)  # the API server changes 0 to 1
     return counts
 
 
@@ -103,10 +103,6 @@ def _countable(request: DeviceRequest) -> ExactDeviceRequest:
     if exactly.allocation_mode == "All":
         raise UncountableError("a request for all devices of a class cannot be counted before it is allocated")
     return exactly
-
-
-def _count(request: ExactDeviceRequest) -> int:
-    return 1 if request.count is None else request.count
 
 
 def refusal_of_claims(spec: SchedulingPodSpec, namespace: str, devices: Devices) -> str:
@@ -144,13 +140,14 @@ def _mismatch(spec: ResourceClaimSpec, devices: Devices) -> str:
                 return f'{where}: DeviceClass "{exactly.device_class_name}" does not exist'
             where = f"{where}, DeviceClass {exactly.device_class_name}"
             selectors = (*_compiled(device_class.spec.selectors), *of_request)
-            matching = _matching(selectors, devices.published, counted, _count(exactly))
+            needed = exactly.count or 1
+            matching = _matching(selectors, devices.published, counted, needed)
         except (CELCompileError, CELRuntimeError) as error:
             return f"{where}: a selector fails: {error}"
-        if matching < _count(exactly):
+        if matching < needed:
             return (
                 f"{where}: {matching} device{'s'[: matching != 1]} of the cluster match{'es'[: 2 * (matching == 1)]}, "
-                f"but {_count(exactly)} are requested"
+                f"but {needed} are requested"
             )
     return ""
 

@@ -247,14 +247,14 @@ class DeviceClassMapping(APIDocument, frozen=True, kw_only=True):
     """`resources.deviceClassMappings[]`: the resource name under which quota counts the devices of some classes."""
 
     name: str
-    device_class_names: Some[str]
+    device_class_names: Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
     sources: tuple[Any, ...] = ()
 
 
 class ConfigurationResources(APIDocument, frozen=True, kw_only=True):
     """`resources`."""
 
-    device_class_mappings: tuple[DeviceClassMapping, ...] = ()
+    device_class_mappings: Annotated[tuple[DeviceClassMapping, ...], Meta(max_length=16)] = ()
     quota_check_strategy: Literal["BlockUndeclared", "IgnoreUndeclared"] = "BlockUndeclared"
 
 

@@ -302,8 +302,8 @@ def _of(source: SourceDocument) -> list[str]:
         ]
     if group in (API_GROUP, CONFIG_GROUP):
         return ["objects of this kind are not simulated"]
-    if source.kind in ("LimitRange", "RuntimeClass"):
-        return ["it is not considered: the pods of Jobs count what is written"]
+    if source.kind in ("LimitRange", "ResourceQuota", "RuntimeClass"):
+        return ["it is not considered: the pods of Jobs count what is written, and all of them are created"]
     if QUEUE_LABEL in (metadata.get("labels") or ()) and (source.document.get("apiVersion"), source.kind) != JOB:
         return [f"it has the label {QUEUE_LABEL}, but only admission of Jobs and Workloads is simulated"]
     return []

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
+from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
 from dranode.api.resource import (
     Device,
@@ -165,6 +168,15 @@ def test_a_flavor_without_nodes_admits_no_pods_at_all() -> None:
     run, _ = _run(workload("w", "door", pods))
     assert run.waiting == ("w",)
     assert "pod default/w-main-0: no node has the labels disk=ssd, tier=reserved" in run.attempts[0]["reason"]
+
+
+def test_an_invalid_template_is_refused_also_without_nodes() -> None:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "dra.gpu", "count": -2}}
+    template = document(
+        "ResourceClaimTemplate", "t", {"spec": {"devices": {"requests": [request]}}}, "resource.k8s.io/v1"
+    )
+    with pytest.raises(DocumentError, match=r"exactly.count: -2 must be greater than zero"):
+        admit(None, sources([template]), Features())
 
 
 def test_a_missing_claim_is_reported() -> None:

@@ -105,6 +105,7 @@ def test_containers_count_as_the_scheduler_adds_them_up(spec: dict[str, Any], co
 CLAIMS: dict[str, tuple[list[dict[str, Any]], dict[str, int]]] = {
     "one device without a count": ([_exactly("dra.gpu")], {"gpus": 1}),
     "a count": ([_exactly("dra.gpu", count=3)], {"gpus": 3}),
+    "a count of 0, which the API server changes": ([_exactly("dra.gpu", count=0)], {"gpus": 1}),
     "two classes under one name": ([_exactly("dra.gpu"), _exactly("big-gpu", count=2)], {"gpus": 3}),
 }
 
