@@ -112,6 +112,8 @@ class Preemptor:
         self, workload: Workload, contested: frozenset[FlavorResource], requests: Mapping[FlavorResource, int]
     ) -> Iterator[_Candidate]:
         policies = self.queues.cluster_queues[workload.queue].preemption
+        if {policies.within_cluster_queue, policies.reclaim_within_cohort} == {"Never"}:
+            return
         users = [item for item in self.admitted if any(of in contested for of in item.usage)]
         for item in users:
             if item.workload.queue == workload.queue and _may(policies.within_cluster_queue, workload, item):

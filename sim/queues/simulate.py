@@ -179,10 +179,15 @@ def simulate(setup: Setup, nodes: Nodes) -> tuple[tuple[Step, ...], Situation]:
     waiting = tuple(workload for workload in setup.pending if not workload.inadmissible)
     situation = Situation(setup.queues, setup.usage, setup.admitted, waiting)
     marks: set[tuple[object, ...]] = set()
-    while (heads := _heads(situation)) and situation.mark not in marks:
-        marks.add(situation.mark)
+    while heads := _heads(situation):
+        before = len(situation.active)
         situation, attempts = _cycle(situation, heads, nodes)
         steps += attempts
+        # In an endless loop, the number of active workloads does not always decrease.
+        if len(situation.active) >= before:
+            if situation.mark in marks:
+                break
+            marks.add(situation.mark)
     return tuple(steps), replace(situation, parked=(*situation.parked, *situation.active, *stuck), active=())
 
 
@@ -212,12 +217,12 @@ def _heads(situation: Situation) -> tuple[Workload, ...]:
     """
     queues = situation.queues.cluster_queues
     strict = (item for item in situation.parked if queues[item.queue].strict_fifo and not item.inadmissible)
-    first = situation.preempting.values()
-    waiting = sorted((*situation.active, *strict), key=lambda item: (item.key not in first, _rank(item)))
-    heads: dict[str, Workload] = {}
-    for workload in waiting:
-        heads.setdefault(workload.queue, workload)
-    return tuple(heads.values())
+    heads: dict[str, tuple[tuple[object, ...], Workload]] = {}
+    for workload in (*situation.active, *strict):
+        rank = situation.preempting.get(workload.queue) != workload.key, _rank(workload)
+        if workload.queue not in heads or rank < heads[workload.queue][0]:
+            heads[workload.queue] = rank, workload
+    return tuple(workload for _, workload in heads.values())
 
 
 def _rank(workload: Workload) -> tuple[int, float, str]:
