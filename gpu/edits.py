@@ -278,11 +278,6 @@ _SPEC_ENDINGS: Final = (".yaml", ".json")
 
 _OPTIONS: Final = ("ro", "nosuid", "nodev", "bind")
 
-# The dynamic loader of a host identifies the multiarch folder of its architecture.
-_LOADERS: Final = {
-    "lib64/ld-linux-x86-64.so.2": "x86_64-linux-gnu",
-    "lib/ld-linux-aarch64.so.1": "aarch64-linux-gnu",
-}
 _MOST_LINKS: Final = 40
 _DRIVER_ROOTS: Final = ("", "run/nvidia/driver/")
 # Where distributions install the driver, and the folders below.
@@ -541,7 +536,7 @@ def _file_folders(
 
 
 def _targets(root: Root, prefix: str, folders: Iterable[str]) -> tuple[str, ...]:
-    triplet = next((triplet for loader, triplet in _LOADERS.items() if _followed(root, prefix, loader)), None)
-    if triplet is None:
-        triplet = "aarch64-linux-gnu" if any("aarch64" in folder for folder in folders) else "x86_64-linux-gnu"
-    return (f"/usr/lib/{triplet}", "/usr/lib64")
+    # The dynamic loader of a host identifies the multiarch folder of its architecture.
+    x86 = _followed(root, prefix, "lib64/ld-linux-x86-64.so.2") is not None
+    arm = _followed(root, prefix, "lib/ld-linux-aarch64.so.1") is not None or any("aarch64" in path for path in folders)
+    return (f"/usr/lib/{'aarch64' if arm and not x86 else 'x86_64'}-linux-gnu", "/usr/lib64")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from dranode.api.errors import ClaimError, MachineError, UsageError
+from dranode.api.errors import ClaimError, MachineError
 from dranode.cdi.spec import ContainerEdits
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.claims.held import ClaimRef, Held
@@ -47,9 +47,6 @@ def group_of(path: str) -> int | None:
         return None
     except OSError as error:
         raise MachineError(f"the group of {path} cannot be read: {error.strerror}") from error
-
-
-_SHARING = ("exclusive", "shared")
 
 
 class GPUPlugin(Plugin, Configures):
@@ -209,18 +206,11 @@ class GPUPlugin(Plugin, Configures):
 
 
 def plugin(root: Root, options: Mapping[str, object]) -> GPUPlugin:
-    """Make the GPU driver for the machine under `root`, with the options of `dranode.gpu.declared`.
-
-    Raises:
-        UsageError: `sharing` has an invalid value.
-    """
-    sharing = options.get("sharing") or "exclusive"
-    if sharing not in _SHARING:
-        raise UsageError(f'--gpu-sharing is exclusive or shared, not "{sharing}"')
+    """Make the GPU driver for the machine under `root`, with the options of `dranode.gpu.declared`."""
     here = isinstance(root, HostRoot)
     return GPUPlugin(
         root,
-        shared=sharing == "shared",
+        shared=options.get("sharing") == "shared",
         tainted=bool(options.get("device_taints")),
         groups=group_of if here else None,
         nvml=open_nvml() if here else None,

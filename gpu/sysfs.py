@@ -56,13 +56,11 @@ def pci_function(root: Root, address: str) -> Function:
 
 
 class PCI:
-    """The PCI functions of a machine, each read once; every scan makes a new object."""
+    """The PCI functions of a machine, each judged once; every scan makes a new object."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
-        self._versions: dict[str, str | None] = {}
         self._left_out: dict[str, str | None] = {}
-        self._vendors: dict[str, int | None] = {}
 
     @cached_property
     def addresses(self) -> tuple[str, ...]:
@@ -77,12 +75,8 @@ class PCI:
 
     def vendor(self, address: str) -> int | None:
         """Return the PCI vendor. A function whose `vendor` file is unreadable is NVIDIA's if NVIDIA's driver has it."""
-        if address not in self._vendors:
-            vendor = number(self.root, f"{PCI_DEVICES}/{address}/vendor", 16)
-            if vendor is None and self.root.exists(f"{PROC_NVIDIA}/gpus/{address}"):
-                vendor = NVIDIA
-            self._vendors[address] = vendor
-        return self._vendors[address]
+        vendor = number(self.root, f"{PCI_DEVICES}/{address}/vendor", 16)
+        return NVIDIA if vendor is None and self.root.exists(f"{PROC_NVIDIA}/gpus/{address}") else vendor
 
     @cached_property
     def _slots(self) -> dict[str, list[str]]:
@@ -178,11 +172,8 @@ class PCI:
         return None if width in _UNKNOWN_WIDTHS else width
 
     def _version(self, driver: str | None) -> str | None:
-        if driver is None:
-            return None
-        if driver not in self._versions:
-            self._versions[driver] = read_attribute(self.root, f"sys/module/{driver.replace('-', '_')}/version") or None
-        return self._versions[driver]
+        module = None if driver is None else driver.replace("-", "_")
+        return (read_attribute(self.root, f"sys/module/{module}/version") or None) if module else None
 
     def _product(self, folder: str, vendor_id: int | None) -> str | None:
         return (read_attribute(self.root, f"{folder}/product_name") or None) if vendor_id == AMD else None

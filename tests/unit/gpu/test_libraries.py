@@ -16,7 +16,17 @@ ADDRESS = "0000:1b:00.0"
 UUID = "GPU-00000000-0000-4000-8000-0123456789ab"
 DEBIAN = "usr/lib/x86_64-linux-gnu"
 VERSION = "550.54.15"
-TOOLS = {"local": "usr/local/bin", "opt": "opt/nvidia/current/usr/bin", "var": "var/lib/nvidia/bin"}
+FOLDERS = (
+    f"{DEBIAN}/nvidia/legacy-390xx",
+    "home/kubernetes/bin/nvidia/lib64",
+    "opt/drv/lib",
+    "opt/nvidia/current/usr/lib64",
+    "run/opengl-driver/lib",
+    "usr/lib/nvidia/tesla",
+    "usr/local/glibc/usr/lib",
+    "usr/local/lib",
+    "var/lib/nvidia/lib64",
+)
 GLX = f"libglxserver_nvidia.so.{VERSION}"
 GKE, NIXOS = "home/kubernetes/bin/nvidia", "run/opengl-driver"
 
@@ -35,9 +45,8 @@ def with_libraries(folder: str = DEBIAN, version: str = VERSION) -> Machine:
     vulkan = "usr/share/vulkan/icd.d/nvidia_icd.x86_64.json"
     for path in ("etc/OpenCL/vendors/nvidia.icd", vulkan, "usr/share/nvidia/nvoptix.bin"):
         machine.put(path, b"")
-    tools = next((path for part, path in TOOLS.items() if part in folder), "usr/bin")
     for tool in ("nvidia-smi", "nvidia-cuda-mps-server"):
-        machine.put(f"{tools}/{tool}", b"")
+        machine.put(f"usr/bin/{tool}", b"")
     return machine
 
 
@@ -111,10 +120,17 @@ def test_graphics_mounts_all_libraries_of_the_driver_and_their_configuration() -
         ("usr/local/share/nvidia/nvoptix.bin", "usr/share/nvidia/nvoptix.bin"),
         (f"{GKE}/firmware/nvidia/{VERSION}/gsp_ga10x.bin", f"lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin"),
         ("opt/bin/nvidia-debugdump", "usr/bin/nvidia-debugdump"),
+        ("opt/nvidia/current/usr/bin/nvidia-smi", "usr/bin/nvidia-smi"),
+        ("usr/local/bin/nvidia-smi", "usr/bin/nvidia-smi"),
+        *((f"{folder}/libnvidia-ml.so.{VERSION}", "usr/lib64/libnvidia-ml.so.1") for folder in FOLDERS),
     ],
 )
-def test_the_drivers_other_files_are_found_wherever_distributions_keep_them(place: str, path: str | None) -> None:
+def test_libraries_are_found_in_the_folders_of_driver_containers_and_distributions(
+    place: str, path: str | None
+) -> None:
     machine = hgx()
+    machine.put("etc/ld.so.conf.d/nvidia-tesla.conf", "# Bottlerocket\n\n/usr/lib/nvidia/tesla/\ninclude /x\n")
+    machine.put("etc/ld.so.conf", "include ld.so.conf.d/*.conf\n/opt/drv/lib\n")
     machine.put(f"{DEBIAN}/nvidia/current/libcuda.so.{VERSION}", b"")
     before = mounted(machine, GPUMode.GRAPHICS)
     machine.put(place, b"")
@@ -147,6 +163,7 @@ def test_programs_that_ask_the_linkers_cache_are_told_where_the_library_is() -> 
 
 
 def test_vfio_mounts_nothing_and_other_mounts_are_read_only() -> None:
+    assert not user_space(hgx().root(), ADDRESS, GPUMode.COMPUTE)
     assert not user_space(with_libraries().root(), ADDRESS, GPUMode.VFIO)
     options = {mount.options for mount in user_space(with_libraries().root(), ADDRESS, GPUMode.COMPUTE).mounts}
     assert options == {("ro", "nosuid", "nodev", "bind")}
@@ -155,31 +172,6 @@ def test_vfio_mounts_nothing_and_other_mounts_are_read_only() -> None:
 def test_in_a_daemonset_the_mounts_have_the_runtimes_paths() -> None:
     machine = with_libraries(folder=f"host/{DEBIAN}")
     assert mounted(machine)["/usr/lib64/libcuda.so.1"] == f"/{DEBIAN}/libcuda.so.550.54.15"
-
-
-@pytest.mark.parametrize(
-    "folder",
-    [
-        "run/nvidia/driver/usr/lib64",
-        f"{DEBIAN}/nvidia/current",
-        f"{DEBIAN}/nvidia/legacy-390xx",
-        "usr/local/glibc/usr/lib",
-        "usr/local/lib",
-        "opt/drv/lib",
-        "usr/lib/nvidia/tesla",
-        "opt/nvidia/current/usr/lib64",
-        "var/lib/nvidia/lib64",
-        "run/opengl-driver/lib",
-    ],
-)
-def test_libraries_are_found_in_the_folders_of_driver_containers_and_distributions(folder: str) -> None:
-    machine = with_libraries(folder)
-    machine.put("etc/ld.so.conf.d/nvidia-tesla.conf", "# Bottlerocket\n\n/usr/lib/nvidia/tesla/\ninclude /x\n")
-    machine.put("etc/ld.so.conf", "include ld.so.conf.d/*.conf\n/opt/drv/lib\n")
-    mounts = mounted(machine)
-    assert mounts["/usr/lib64/libcuda.so.1"] == f"/{folder}/libcuda.so.550.54.15"
-    if not folder.startswith("run/nvidia"):
-        assert mounts["/usr/bin/nvidia-smi"].endswith("/bin/nvidia-smi")
 
 
 @pytest.mark.parametrize("prefix", ["host/", "host/run/nvidia/driver/"])
@@ -198,10 +190,6 @@ def test_an_absolute_link_begins_at_the_root_of_the_node_or_of_the_drivers_conta
     assert mounts["/usr/lib64/libcuda.so.1"] == f"{shown}opt/lib/libcuda.so.550.54.15"
     assert mounts["/usr/bin/nvidia-smi"] == f"{shown}opt/bin/nvidia-smi"
     assert "/usr/bin/nvidia-cuda-mps-server" not in mounts
-
-
-def test_without_libraries_the_image_must_bring_them() -> None:
-    assert not user_space(hgx().root(), ADDRESS, GPUMode.COMPUTE)
 
 
 @pytest.mark.parametrize("path", [DEBIAN, "dev/nvidiactl"])

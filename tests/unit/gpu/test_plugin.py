@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dranode.api.documents import decode
-from dranode.api.errors import ClaimConflictError, ClaimError, DranodeError, UsageError
+from dranode.api.errors import ClaimConflictError, ClaimError, DranodeError
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.claims.grant import Grant
@@ -107,11 +107,6 @@ def test_published_devices_are_valid(make: Any, shared: bool) -> None:  # noqa: 
     sound = publishable(found)
     assert sound.devices == found.devices
     assert sound.warnings == found.warnings
-
-
-def test_an_unknown_kind_of_sharing_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match='--gpu-sharing is exclusive or shared, not "sliced"'):
-        plugin(hgx().root(), {"sharing": "sliced"})
 
 
 def test_options_of_other_drivers_are_ignored() -> None:
@@ -307,20 +302,16 @@ def test_a_gpu_of_another_vendor_stays_published_while_a_virtual_machine_has_it(
     assert [one.health for one in driver.health(node.inventory)] == [Health.HEALTHY]
 
 
-def test_vfio_on_a_made_up_machine_is_refused(nodes: Any) -> None:
-    node = nodes(GPUPlugin(laptop().root()))
-    with pytest.raises(
-        DranodeError, match="captured or made-up machine cannot be written to; run on the machine itself"
-    ):
-        prepare(node, claim("vm", RTX, mode="vfio"))
-
-
-def test_a_wrong_configuration_is_refused_with_its_path(nodes: Any) -> None:
-    node = nodes(GPUPlugin(laptop().root()))
-    with pytest.raises(
-        DranodeError, match=r"status\.allocation\.devices\.config\[0\]\.opaque\.parameters is not a valid"
-    ):
-        prepare(node, claim("a", RTX, mode="fast"))
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        ("vfio", "captured or made-up machine cannot be written to; run on the machine itself"),
+        ("fast", r"status\.allocation\.devices\.config\[0\]\.opaque\.parameters is not a valid"),
+    ],
+)
+def test_vfio_on_a_made_up_machine_and_a_wrong_configuration_are_refused(mode: str, reason: str, nodes: Any) -> None:
+    with pytest.raises(DranodeError, match=reason):
+        prepare(nodes(GPUPlugin(laptop().root())), claim("a", RTX, mode=mode))
 
 
 def test_nvml_releases_a_gpu_before_it_is_unbound_from_its_driver(nodes: Any) -> None:
@@ -406,12 +397,8 @@ def test_a_gpu_granted_as_a_whole_is_not_shared_after_the_option_changed(
     first, whole, share = nodes(GPUPlugin(machine.root())), claim("a", device, **fields), claim("b", device, share="s")
     prepare(first, whole)
     if side_by_side:
-        second = NodeClaims(
-            GPUPlugin(machine.root(), shared=True),
-            folder / "data",
-            folder / "cdi",
-            clock=itertools.count(step=10).__next__,
-        )
+        other, clock = GPUPlugin(machine.root(), shared=True), itertools.count(step=10).__next__
+        second = NodeClaims(other, folder / "data", folder / "cdi", clock=clock)
         second.open()
     else:
         second = nodes(GPUPlugin(machine.root(), shared=True))

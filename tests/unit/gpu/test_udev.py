@@ -4,7 +4,7 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -33,6 +33,23 @@ class Script:
 
     def clock(self) -> float:
         return self.now
+
+
+def watched(script: Script, count: int = 1, then: Sequence[GPUEvent] = ()) -> tuple[list[float], list[GPUEvent]]:
+    """When the first readings take place, and the events so far. The same events follow each reading."""
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            script.now += timeout or 0
+            return self.is_set()
+
+    stop, times, noted = Stop(), list[float](), list[GPUEvent]()
+    for _ in watch(script, noted.append, stop, clock=script.clock):
+        times.append(script.now)
+        script.events = [*then]
+        if len(times) == count:
+            stop.set()
+    return times, noted
 
 
 @pytest.mark.parametrize(
@@ -65,11 +82,7 @@ def test_a_uevent_is_an_event_if_it_is_about_a_gpu(
 
 def test_a_burst_of_events_causes_one_reading_and_every_event_is_recorded() -> None:
     burst = [GPUEvent("add", f"0000:01:00.{function}") for function in range(4)]
-    script, stop = Script([*burst, None]), threading.Event()
-    noted: list[GPUEvent] = []
-    for _ in watch(script, noted.append, stop, clock=script.clock):
-        stop.set()
-    assert noted == burst
+    assert watched(Script([*burst, None]))[1] == burst
 
 
 def test_irrelevant_events_do_not_split_a_burst() -> None:
@@ -80,21 +93,11 @@ def test_irrelevant_events_do_not_split_a_burst() -> None:
             return self.events.pop(0) if self.events else super().next(timeout)
 
     burst = [GPUEvent("add", f"0000:01:00.{function}") for function in range(4)]
-    script, stop = Mixed([each for event in burst for each in (event, None)]), threading.Event()
-    noted: list[GPUEvent] = []
-    for _ in watch(script, noted.append, stop, clock=script.clock):
-        stop.set()
-    assert noted == burst
+    assert watched(Mixed([each for event in burst for each in (event, None)]))[1] == burst
 
 
 def test_without_events_the_machine_is_read_once_a_minute() -> None:
-    script, stop = Script(), threading.Event()
-    times = []
-    for _ in watch(script, lambda _event: None, stop, clock=script.clock):
-        times.append(script.now)
-        if len(times) == 3:
-            stop.set()
-    assert times == [RESCAN_SECONDS, 2 * RESCAN_SECONDS, 3 * RESCAN_SECONDS]
+    assert watched(Script(), 3)[0] == [RESCAN_SECONDS, 2 * RESCAN_SECONDS, 3 * RESCAN_SECONDS]
 
 
 def test_an_endless_burst_does_not_prevent_the_reading() -> None:
@@ -103,10 +106,7 @@ def test_an_endless_burst_does_not_prevent_the_reading() -> None:
             self.now += timeout / 2
             return GPUEvent("change", "0000:01:00.0", "rebind")
 
-    script, stop = Endless(), threading.Event()
-    for _ in watch(script, lambda _event: None, stop, clock=script.clock):
-        stop.set()
-    assert script.now < 15
+    assert watched(Endless())[0][0] < 15
 
 
 def test_other_reasons_are_checked_between_events() -> None:
@@ -130,18 +130,7 @@ def test_an_overflow_of_the_socket_causes_a_reading_and_does_not_end_the_watch()
                 raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
             return super().next(timeout)
 
-    class Stop(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            script.now += timeout or 0
-            return self.is_set()
-
-    script, stop = Overrun(), Stop()
-    times = []
-    for _ in watch(script, lambda _event: None, stop, clock=script.clock):
-        times.append(script.now)
-        script.events = [GPUEvent("add", "0000:01:00.0")]
-        if len(times) == 5:
-            stop.set()
+    times, _ = watched(Overrun(), 5, [GPUEvent("add", "0000:01:00.0")])
     assert times[:4] == [2, 4, 6, 8]
     assert times[4] < 10
 
@@ -152,18 +141,7 @@ def test_after_a_permanent_socket_error_the_machine_is_read_once_a_minute(caplog
             del timeout
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
-    class Stop(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            script.now += timeout or 0
-            return self.is_set()
-
-    script, stop = Failing(), Stop()
-    times = []
-    for _ in watch(script, lambda _event: None, stop, clock=script.clock):
-        times.append(script.now)
-        if len(times) == 5:
-            stop.set()
-    assert times == [0, 0, 0, RESCAN_SECONDS, 2 * RESCAN_SECONDS]
+    assert watched(Failing(), 5)[0] == [0, 0, 0, RESCAN_SECONDS, 2 * RESCAN_SECONDS]
     assert caplog.messages == [
         "no more kernel events ([Errno 9] Bad file descriptor), so the machine is read again only every 60 s"
     ]
