@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import re
+import select
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from typing import Any, Final
 from dranode.api.errors import printable
 
 _LEVELS: Final = (logging.INFO, logging.DEBUG)
+# How long a line waits for a reader of standard error before it is dropped.
+_READER_MILLISECONDS: Final = 1000
 _OPERATION: Final[ContextVar[str]] = ContextVar("operation", default="")
 # A placeholder of a log message, with the key before it if it has one.
 _PLACEHOLDER: Final = re.compile(r"(?:\b(\w+)=)?%(?:%|[-+ #0]*\d*(?:\.\d+)?[a-zA-Z])")
@@ -106,9 +109,31 @@ def _keys(message: str) -> tuple[str, ...]:
     return tuple(match[1] or "" for match in placeholders)
 
 
+class _StandardError(logging.StreamHandler[Any]):
+    """Writes to stderr. While nobody reads the pipe behind it, lines are dropped, because every call would hang."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._poll = select.poll()
+        self._poll.register(sys.stderr, select.POLLOUT)
+        self._lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line for a record, after a line that says how many were dropped before it."""
+        # A pipe is writable if it has room for a page, and a line of ours is shorter.
+        if not self._poll.poll(0 if self._lost else _READER_MILLISECONDS):
+            self._lost += 1
+            return
+        if self._lost:
+            text = "lines=%d of the log are lost, because standard error was not read"
+            super().emit(logging.LogRecord(__name__, logging.WARNING, "", 0, text, (self._lost,), None))
+            self._lost = 0
+        super().emit(record)
+
+
 def set_up(log_format: str, verbosity: int) -> None:
     """Log to stderr as `text` or `json`; `verbosity` 0 logs what happens to claims, 1 or more also details."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardError()
     handler.setFormatter(JSONFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     # Replaced and not added: with a handler that a library has set, each line would be logged twice.

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, strategies
 
 from dranode.driver.claims.held import ClaimRef
+from dranode.driver.process import logs
 from dranode.driver.process.logs import JSONFormatter, TextFormatter, operation
 from tests.fakes.waiting import PATIENCE
 
@@ -103,3 +105,22 @@ def test_json_has_no_terminal_sequences_or_text_direction_marks() -> None:
     assert line.isprintable()
     assert "é 水 \U0001f600" in line
     assert json.loads(line)["message"] == hostile
+
+
+def test_lines_are_dropped_and_counted_while_nobody_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    os.write(writing, b"x" * (1 << 20))  # as much as there is room for
+    os.set_blocking(writing, True)
+    monkeypatch.setattr(logs, "_READER_MILLISECONDS", 10)
+    with os.fdopen(writing, "w") as stderr, os.fdopen(reading, "rb", buffering=0) as pipe:
+        monkeypatch.setattr("sys.stderr", stderr)
+        handler = logs._StandardError()
+        handler.setFormatter(TextFormatter())
+        for number in range(3):
+            handler.emit(logging.LogRecord("a", logging.INFO, "", 0, "line %d", (number,), None))
+        pipe.read(1 << 20)
+        handler.emit(logging.LogRecord("a", logging.INFO, "", 0, "line 3", (), None))
+        first, second = pipe.read(1 << 20).decode().splitlines()
+    assert first.endswith("WARNING lines=3 of the log are lost, because standard error was not read")
+    assert second.endswith("INFO line 3")
