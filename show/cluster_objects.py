@@ -91,7 +91,8 @@ class _Place(msgspec.Struct, frozen=True):
 class ApiObjects(msgspec.Struct, frozen=True):
     """The objects of an API server; thread-safe, so that several kinds can be listed in parallel.
 
-    Each method raises ApiError if the server does not answer or refuses; `status` is 403 without permission.
+    Each method raises ApiError if the server does not answer or refuses; `status` is 403 without permission. An empty
+    parameter of a query means none.
 
     Attributes:
         client: the server.
@@ -129,6 +130,7 @@ class ApiObjects(msgspec.Struct, frozen=True):
 
     def _listed(self, place: _Place, query: Mapping[str, str], read: _Reader[T]) -> list[T]:
         listed: list[T] = []
+        query = {name: value for name, value in query.items() if value}
         more, pages = "", set[str]()
         while True:
             page = {**query, "limit": _PAGE, **({"continue": more} if more else {})}

@@ -72,7 +72,7 @@ def command(ctx: click.Context, /, subject: str, files: tuple[str, ...], output:
     # By default not only the drivers that `serve` runs by default: any installed one may have prepared the claim.
     named = ctx.get_parameter_source("drivers") is not click.core.ParameterSource.DEFAULT
     node = this_node(options["drivers"] if named else (), options)
-    place = subject_place(subject, options["namespace"], cluster)
+    place = subject_of(subject, options["namespace"], cluster.namespace if cluster is not None else "default")
     show(ctx, place, output, explainer(cluster, node, _source(store, cluster)), cluster)
 
 
@@ -93,7 +93,7 @@ def _explain_dump(
         return fit_answer(documents, (), pod, features_of(objects.server_version))
 
     page = Explainer(PodReader(objects), None, None, fit)
-    show(ctx, subject_place(subject, options["namespace"], None), output, page, None)
+    show(ctx, subject_of(subject, options["namespace"], "default"), output, page, None)
 
 
 def this_node(drivers: tuple[str, ...], options: dict[str, Any]) -> ThisNode:
@@ -149,15 +149,6 @@ def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: Objec
         return fit_answer(read.documents, read.kinds, pod, features)
 
     return Explainer(PodReader(objects), node, source, fit)
-
-
-def subject_place(text: str, namespace: str, cluster: NamedCluster | None) -> Subject:
-    """Return the pod or claim that the text names; a name without a namespace is in that of the cluster's context.
-
-    Raises:
-        UsageError: the text is not a name.
-    """
-    return subject_of(text, namespace, cluster.namespace if cluster is not None else "default")
 
 
 def show(ctx: click.Context, subject: Subject, output: str, page: Explainer, cluster: NamedCluster | None) -> None:

@@ -11,20 +11,24 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem, ShellComplete
 
-from dranode.api.errors import DranodeError, UsageError
+from dranode.api.errors import DocumentError, DranodeError, UsageError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import APIObject, ResourceClaim, ResourceSlice
 from dranode.driver.cli.commands import run
 from dranode.driver.cli.options import between_commas
+from dranode.driver.kube.errors import ApiError
 from dranode.show.cluster_objects import ApiObjects, side_by_side
 from dranode.show.cluster_option import NamedCluster, cluster_options, named_cluster
-from dranode.sim.allocator.taint_rules import DeviceTaintRule
+from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cli.fit import command
 from dranode.tools.cli.completion import completion_script
-from dranode.tools.cli.explain import explainer, show, subject_place
+from dranode.tools.cli.explain import explainer, show
+from dranode.tools.cli.explaining import subject_of
 from dranode.tools.diagnosis.device_view import Availability, device_rows, incomplete_pools
+from dranode.tools.diagnosis.live_objects import LiveNode, LivePod
 from dranode.tools.kubectl.listings import claim_listing, device_listing, list_options, numa_listing, print_rows
 from dranode.tools.kubectl.views import claim_rows, numa_rows
-from dranode.tools.readers.cluster import ClusterLists, Unseen
+from dranode.tools.readers.cluster import Unseen
 from dranode.tools.readers.sources import FromCluster
 
 _SETTINGS: Final[dict[str, Any]] = {
@@ -94,7 +98,7 @@ def explain(ctx: click.Context, /, subject: str, output: str, **options: str) ->
     cluster = _cluster(options)
     # The plug-in runs on a laptop, not on a node, so it reads no files of this machine.
     page = explainer(cluster, None, FromCluster(cluster.client))
-    show(ctx, subject_place(subject, options["namespace"], cluster), output, page, cluster)
+    show(ctx, subject_of(subject, options["namespace"], cluster.namespace), output, page, cluster)
 
 
 @plugin.command(short_help="List claims: their pods, node, devices and shares, age, health, and who waits for them.")
@@ -113,11 +117,11 @@ def claims(
       kubectl dranode claims -A -o wide
     """
     cluster = _cluster(options)
-    lists, namespace, unseen = _lists(cluster), "" if all_namespaces else cluster.namespace, Unseen()
+    objects, namespace, unseen = ApiObjects(cluster.client), "" if all_namespaces else cluster.namespace, Unseen()
     with cluster.waiting(), side_by_side() as pool:
-        claims_future = pool.submit(lists.claims, namespace, selector)
-        slices_future = pool.submit(lists.slices)
-        pods_future = pool.submit(lists.pending_pods, namespace)
+        claims_future = pool.submit(objects.values, ResourceClaim, "ResourceClaim", namespace, labelSelector=selector)
+        slices_future = pool.submit(objects.values, ResourceSlice, "ResourceSlice")
+        pods_future = pool.submit(objects.values, LivePod, "Pod", namespace, fieldSelector="status.phase=Pending")
     slices = unseen.unless_refused("the nodes of claims", slices_future)
     pods = unseen.unless_refused("the pods that wait", pods_future)
     rows = list(claim_rows(claims_future.result(), slices, pods))
@@ -158,7 +162,7 @@ def devices(
         raise UsageError(f'there is no state "{state}"; the states are {", ".join(Availability)}')
     cluster = _cluster(options)
     with cluster.waiting():
-        slices, held, rules = _list_devices(_lists(cluster), selector, node)
+        slices, held, rules = _list_devices(ApiObjects(cluster.client), selector, node)
     # With a selector or a node, slices of a pool may be missing because they were not asked for.
     if not selector and not node:
         _report_unseen(incomplete_pools(slices))
@@ -186,10 +190,10 @@ def nodes(*, names: tuple[str, ...], selector: str, output: str, no_headers: boo
       kubectl dranode nodes worker-1
     """
     cluster = _cluster(options)
-    lists, unseen = _lists(cluster), Unseen()
+    objects, unseen = ApiObjects(cluster.client), Unseen()
     with cluster.waiting(), side_by_side() as pool:
-        nodes_future = pool.submit(lists.nodes, selector)
-        slices, held, rules = _list_devices(lists)
+        nodes_future = pool.submit(objects.values, LiveNode, "Node", labelSelector=selector)
+        slices, held, rules = _list_devices(objects)
     # Without a selector, devices can be listed even if the nodes cannot. With one, only the API server knows which
     # nodes have the labels.
     live = nodes_future.result() if selector else unseen.unless_refused("which nodes are ready", nodes_future) or ()
@@ -224,12 +228,8 @@ def _cluster(options: dict[str, str]) -> NamedCluster:
     return cluster
 
 
-def _lists(cluster: NamedCluster) -> ClusterLists:
-    return ClusterLists(ApiObjects(cluster.client))
-
-
 def _list_devices(
-    lists: ClusterLists, selector: str = "", node: str = ""
+    objects: ApiObjects, selector: str = "", node: str = ""
 ) -> tuple[tuple[ResourceSlice, ...], tuple[ResourceClaim, ...], tuple[DeviceTaintRule, ...]]:
     """Return slices, claims and taint rules, without rules if they cannot be read.
 
@@ -238,12 +238,23 @@ def _list_devices(
     """
     unseen = Unseen()
     with side_by_side() as pool:
-        slices_future = pool.submit(lists.slices, selector, node)
-        claims_future = pool.submit(lists.claims)
-        rules_future = pool.submit(lists.rules)
+        on_node = f"spec.nodeName={node}" if node else ""
+        slices_future = pool.submit(
+            objects.values, ResourceSlice, "ResourceSlice", labelSelector=selector, fieldSelector=on_node
+        )
+        claims_future = pool.submit(objects.values, ResourceClaim, "ResourceClaim")
+        rules_future = pool.submit(_rules, objects)
     rules = unseen.unless_refused("the taints of DeviceTaintRules", rules_future)
     _report_unseen(unseen.sentences)
     return slices_future.result(), claims_future.result(), rules or ()
+
+
+def _rules(objects: ApiObjects) -> tuple[DeviceTaintRule, ...]:
+    documents = objects.documents("DeviceTaintRule")
+    try:
+        return taint_rules(SourceDocument("the API server", *item) for item in enumerate(documents))
+    except DocumentError as error:
+        raise ApiError(str(error)) from error
 
 
 def _report_unseen(sentences: Iterable[str]) -> None:

@@ -15,18 +15,14 @@ from typing import Any, Final, Protocol, TypeVar
 
 from dranode.api.documents import API_GROUP, decode, encode, to_v1
 from dranode.api.errors import DocumentError
-from dranode.api.manifests import SourceDocument
-from dranode.api.resource import ResourceClaim, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.api.resource import ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.kube.client import APIRequest, best_version, from_v1
 from dranode.driver.kube.errors import NO_ANSWER, ApiError
 from dranode.driver.kube.http1 import Outgoing, Wire
 from dranode.driver.kube.server import UnreachableError
 from dranode.driver.slices.storable import dropped_fields
-from dranode.show.cluster_objects import ApiObjects
-from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.tools.diagnosis.facts import ClusterFacts, PublishedSlice, Right, ServeOptions
-from dranode.tools.diagnosis.live_objects import LiveNode, LivePod
 
 T = TypeVar("T")
 
@@ -259,43 +255,6 @@ def _slice(document: Any) -> ResourceSlice:
         return decode(ResourceSlice, to_v1(document))
     except (DocumentError, AttributeError, TypeError) as error:
         raise _unclear() from error
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterLists:
-    """Lists a cluster's objects. Each method raises ApiError if the server does not answer, or not as an API server."""
-
-    objects: ApiObjects
-
-    def slices(self, selector: str = "", node: str = "") -> tuple[ResourceSlice, ...]:
-        """Return the slices, with these labels or of one node if given."""
-        return self._all(
-            ResourceSlice, "ResourceSlice", "", selector, fieldSelector=f"spec.nodeName={node}" if node else ""
-        )
-
-    def claims(self, namespace: str = "", selector: str = "") -> tuple[ResourceClaim, ...]:
-        """Return the claims with these labels in a namespace, or in all if it is empty."""
-        return self._all(ResourceClaim, "ResourceClaim", namespace, selector)
-
-    def pending_pods(self, namespace: str = "") -> tuple[LivePod, ...]:
-        """Return the pods that have not started in a namespace, or in all if it is empty."""
-        return self._all(LivePod, "Pod", namespace, fieldSelector="status.phase=Pending")
-
-    def nodes(self, selector: str = "") -> tuple[LiveNode, ...]:
-        """Return the nodes with these labels."""
-        return self._all(LiveNode, "Node", "", selector)
-
-    def rules(self) -> tuple[DeviceTaintRule, ...]:
-        """Return the DeviceTaintRules; none if the server does not have the kind."""
-        documents = self.objects.documents("DeviceTaintRule")
-        try:
-            return taint_rules(SourceDocument("the API server", *item) for item in enumerate(documents))
-        except DocumentError as error:
-            raise ApiError(str(error)) from error
-
-    def _all(self, into: type[T], kind: str, namespace: str, selector: str = "", **query: str) -> tuple[T, ...]:
-        parameters = {"labelSelector": selector, **query}
-        return self.objects.values(into, kind, namespace, **{key: value for key, value in parameters.items() if value})
 
 
 @dataclass(frozen=True, slots=True)

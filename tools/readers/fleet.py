@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dranode.api.errors import DranodeError
+from dranode.api.resource import ResourceSlice
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.plugins import load_plugins
@@ -15,13 +16,7 @@ from dranode.sim.machines.forms import open_machine
 from dranode.tools.diagnosis.facts import ClusterFacts, Facts, Kubelet, RuntimeFacts, ServeOptions
 from dranode.tools.diagnosis.live_objects import LiveDaemonSet, LiveNode, LivePod
 from dranode.tools.diagnosis.scheduler import daemon_excluded_by
-from dranode.tools.readers.cluster import (
-    ClusterLists,
-    extended_resources,
-    kubelet_version,
-    published_slice,
-    server_versions,
-)
+from dranode.tools.readers.cluster import extended_resources, kubelet_version, published_slice, server_versions
 from dranode.tools.readers.kubelet import read_configz
 from dranode.tools.readers.runtime import runtime_version
 
@@ -41,11 +36,10 @@ def read_fleet(client: Client, drivers: Sequence[str], options: Mapping[str, Any
     """
     names = tuple(plugin.driver for plugin in load_plugins(drivers, open_machine(_NO_MACHINE), options))
     objects = ApiObjects(client)
-    lists = ClusterLists(objects)
-    slices = lists.slices()
+    slices = objects.values(ResourceSlice, "ResourceSlice")
     running = _DriverPods.read(objects)
     versions = server_versions(client)
-    for node in sorted(lists.nodes(), key=lambda node: node.metadata.name):
+    for node in sorted(objects.values(LiveNode, "Node"), key=lambda node: node.metadata.name):
         name = node.metadata.name
         judged = ServeOptions(node=name, drivers=names, kubelet_root=str(options["kubelet_root"]))
         kubelet, unread = _kubelet(client, name, judged.kubelet_root)

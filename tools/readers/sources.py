@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Protocol
 
-from dranode.api.documents import decode
 from dranode.api.resource import ResourceClaim
-from dranode.driver.kube.client import APIRequest, Client
+from dranode.driver.kube.client import Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.local.store import Store
+from dranode.show.cluster_objects import ApiObjects, value_of
 
 
 class ObjectSource(Protocol):
@@ -50,25 +49,13 @@ class FromCluster:
 
     def claim(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return the claim; None if it does not exist."""
-        what = f"get resourceclaims in namespace {namespace}"
-
-        def request(root: str, version: str) -> APIRequest:
-            del version
-            return APIRequest("GET", f"{root}/namespaces/{namespace}/resourceclaims/{name}", what)
-
-        try:
-            return decode(ResourceClaim, self.client.resource(request, seconds=5.0))
-        except ApiError as error:
-            # Any other 404 does not mean that the claim is missing.
-            if error.status == HTTPStatus.NOT_FOUND and error.of_object:
-                return None
-            raise
+        document = self._find("ResourceClaim", namespace, name)
+        return None if document is None else value_of(ResourceClaim, "ResourceClaim", document)
 
     def container_names(self, namespace: str, pod: str) -> Mapping[str, str]:
         """Return the names of a pod's containers by their ids; empty if they cannot be read."""
-        request = APIRequest("GET", f"/api/v1/namespaces/{namespace}/pods/{pod}", "get pods")
         try:
-            status: Mapping[str, Any] = self.client.send(request, seconds=5.0).get("status") or {}
+            status = (self._find("Pod", namespace, pod) or {}).get("status") or {}
         except ApiError:
             return {}
         statuses = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
@@ -78,3 +65,6 @@ class FromCluster:
             for container in statuses
             if container.get("containerID")
         }
+
+    def _find(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        return ApiObjects(self.client, seconds=5.0).find(kind, namespace, name)
