@@ -59,8 +59,8 @@ def _range_problems(value: Quantity, bounds: CapacityRequestPolicyRange, default
         yield f"has the minimum {low}, which is not within 0 and the capacity of {value}"
     if high is not None and not low.value <= high.value <= value.value:
         yield f"has the maximum {high}, which is not within the minimum {low} and the capacity of {value}"
-    if default is not None and not low.value <= default.value <= (high or value).value:
-        yield f"has the default {default}, which is not within {low} and {high or value}"
+    if default is not None and (default.value < low.value or (high is not None and default.value > high.value)):
+        yield f"has the default {default}, which is not {low} or more{'' if high is None else f', up to {high}'}"
     if step is None:
         return
     if step.value <= 0:

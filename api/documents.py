@@ -15,7 +15,7 @@ import msgspec
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
-from dranode.api.resource import Device, DeviceTaint
+from dranode.api.resource import Device, DeviceTaint, ExactDeviceRequest
 from dranode.api.unknown_fields import field_names, words_at
 
 T = TypeVar("T")
@@ -24,16 +24,7 @@ API_GROUP: Final = "resource.k8s.io"
 API_VERSION: Final = f"{API_GROUP}/v1"
 
 # The fields of an exact request, which v1beta1 has beside the request's name.
-_FLAT_REQUEST: Final = (
-    "deviceClassName",
-    "selectors",
-    "allocationMode",
-    "count",
-    "adminAccess",
-    "tolerations",
-    "capacity",
-    "derivedAttributes",
-)
+_FLAT_REQUEST: Final = ExactDeviceRequest.__struct_encode_fields__
 _SLICE_COUNT: Final = "resourceSliceCount"
 _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 # The kinds with other versions (k8s.io/api 0.36.0 to 0.38.0-alpha.2, testdata/HEAD; 1.35 has no pool status).
@@ -74,6 +65,8 @@ def kind_of(value: Any) -> str:
 
 def _decode_hook(kind: type, raw: Any) -> Any:
     if kind is Quantity:
+        if raw is None:  # as in Go; `cpu:` without a value is null
+            return Quantity("0")
         # A bool is an int in Python.
         if isinstance(raw, (str, int)) and not isinstance(raw, bool):
             return Quantity(raw)
@@ -108,19 +101,19 @@ def _compile(kind: type) -> None:
             _compiled.add(kind)
 
 
-def decode(kind: type[T], document: Any) -> T:
-    """Decode a plain document to a value of `kind`.
+def decode(kind: type[T], document: Any, path: str = "") -> T:
+    """Decode a plain document to a value of `kind`; `path` is that of the document, if it is a part of another one.
 
     Raises:
         DocumentError: the document does not fit; the error has the path of the wrong field.
     """
     _compile(kind)
     try:
-        return _convert(kind, document)
+        return _convert(kind, document, path)
     except DocumentError as error:
         # The API server prints a required list that is empty as null, such as `requests: null` of a claim.
         if _NULL in str(error.__cause__):
-            return _convert(kind, without_nulls(document))
+            return _convert(kind, without_nulls(document), path)
         raise
 
 
@@ -144,11 +137,11 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
         raise DocumentError("it is nested too deeply") from error
 
 
-def _convert(kind: type[T], document: Any) -> T:
+def _convert(kind: type[T], document: Any, path: str = "") -> T:
     try:
         return msgspec.convert(document, kind, dec_hook=_decode_hook)
     except msgspec.ValidationError as error:
-        raise _error(kind, error) from error
+        raise _error(kind, error).below(path) from error
 
 
 def without_nulls(value: Any) -> Any:

@@ -18,7 +18,7 @@ always one printable line of limited length, even if the values in it are not.
 """
 
 import re
-from typing import Final
+from typing import Final, Self
 
 
 class DranodeError(Exception):
@@ -37,11 +37,17 @@ class DocumentError(DranodeError):
 
     Attributes:
         path: the field, in JSON notation without the root (`spec.devices.requests[0].name`); may be empty.
+        problem: the message without the path.
     """
 
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(f"{path}: {message}" if path else message)
         self.path = path
+        self.problem = message
+
+    def below(self, head: str) -> Self:
+        """Return the error of a document that is a part of another one; `head` is its path there."""
+        return type(self)(self.problem, ".".join(filter(None, (head, self.path))))
 
 
 class MachineError(DranodeError):

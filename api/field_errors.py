@@ -39,11 +39,19 @@ def metadata_errors(metadata: ObjectMeta) -> Iterator[FieldError]:
     # The API server appends characters, so the prefix may end with a hyphen.
     elif not is_dns_subdomain(f"{metadata.generate_name}x"):
         yield FieldError("metadata.generateName", f'"{metadata.generate_name}" is not the beginning of a DNS subdomain')
-    for name in metadata.labels:
+    yield from description_errors(metadata, "metadata")
+
+
+def description_errors(metadata: ObjectMeta, path: str) -> Iterator[FieldError]:
+    """Yield every error of labels and annotations, the only metadata that objects made from a template get."""
+    for name, value in metadata.labels.items():
         if not is_label_name(name):
-            yield FieldError(f"metadata.labels[{name}]", f'"{name}" is not a label name')
-        elif not is_label_value(metadata.labels[name]):
-            yield FieldError(f"metadata.labels[{name}]", f'"{metadata.labels[name]}" is not a label value')
+            yield FieldError(f"{path}.labels[{name}]", f'"{name}" is not a label name')
+        elif not is_label_value(value):
+            yield FieldError(f"{path}.labels[{name}]", f'"{value}" is not a label value')
+    for name in metadata.annotations:
+        if not is_label_name(name.lower()):
+            yield FieldError(f"{path}.annotations[{name}]", f'"{name}" is not the name of an annotation')
 
 
 def label_errors(name: str, path: str) -> Iterator[FieldError]:

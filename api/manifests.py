@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -46,6 +47,16 @@ class SourceDocument(msgspec.Struct, frozen=True):
     def place(self) -> str:
         """Return where it was found, for messages: `claims.yaml, document 2 (ResourceClaim a)`."""
         return f"{self.file}, document {self.index + 1} ({self.kind} {self.name})".replace(" )", ")")
+
+    @contextmanager
+    def names_errors(self) -> Iterator[None]:
+        """Put the place before the message of a DocumentError that is raised inside; its path stays."""
+        try:
+            yield
+        except DocumentError as error:
+            placed = DocumentError(f"{self.place}: {error}")
+            placed.path = error.path
+            raise placed from error
 
 
 _VERSION: Final = re.compile(r"v[1-9][0-9]*(?:(?:alpha|beta)[1-9][0-9]*)?", re.ASCII)

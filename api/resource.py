@@ -490,6 +490,12 @@ class DeviceRequest(APIDocument, frozen=True, kw_only=True):
     exactly: ExactDeviceRequest | None = None
     first_available: tuple[DeviceSubRequest, ...] = ()
 
+    @property
+    def options(self) -> dict[str, ExactDeviceRequest | DeviceSubRequest]:
+        """Return what it can be given, by the names that results have: `<request>` or `<request>/<subrequest>`."""
+        exact = {} if self.exactly is None else {self.name: self.exactly}
+        return {**exact, **{f"{self.name}/{alternative.name}": alternative for alternative in self.first_available}}
+
 
 class DeviceConstraint(APIDocument, frozen=True, kw_only=True):
     """An attribute that the devices of several requests must share, or must not share."""
@@ -518,8 +524,8 @@ class DeviceClaim(APIDocument, frozen=True, kw_only=True):
     @property
     def classes(self) -> frozenset[str]:
         """Return the DeviceClasses that the requests name, those of alternatives included."""
-        options = (option for request in self.requests for option in (request.exactly, *request.first_available))
-        return frozenset(option.device_class_name for option in options if option is not None)
+        options = (option for request in self.requests for option in request.options.values())
+        return frozenset(option.device_class_name for option in options)
 
 
 class ResourceClaimSpec(APIDocument, frozen=True, kw_only=True):

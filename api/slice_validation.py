@@ -23,6 +23,7 @@ from dranode.api.resource import (
     NodeAllocatableResource,
     NodeSelector,
     NodeSelectorRequirement,
+    NodeSelectorTerm,
     ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
@@ -155,7 +156,7 @@ def _node_fields(owner: ResourceSliceSpec | Device, path: str, fields: Sequence[
         if value is False:
             yield FieldError(f"{path}.{_camel(name)}", "it must be left out or true")
         elif isinstance(value, NodeSelector):
-            yield from _selector(value, f"{path}.{_camel(name)}")
+            yield from selector_errors(value, f"{path}.{_camel(name)}")
         elif isinstance(value, str) and not is_dns_subdomain(value):
             yield FieldError(f"{path}.{_camel(name)}", f'"{value}" is not the name of a node')
     # False and an empty name select no node, so they do not count.
@@ -166,15 +167,20 @@ def _node_fields(owner: ResourceSliceSpec | Device, path: str, fields: Sequence[
         yield FieldError(path, f"exactly one of {allowed} is required, but {state}")
 
 
-def _selector(selector: NodeSelector, path: str) -> _Errors:
+def selector_errors(selector: NodeSelector, path: str) -> _Errors:
+    """Yield every error of a node selector, of a slice or of a pod's affinity."""
     if not selector.node_selector_terms:
         yield FieldError(f"{path}.nodeSelectorTerms", "a term is required")
     for number, term in enumerate(selector.node_selector_terms):
-        term_path = f"{path}.nodeSelectorTerms[{number}]"
-        for index, requirement in enumerate(term.match_expressions):
-            yield from _requirement(requirement, f"{term_path}.matchExpressions[{index}]")
-        for index, requirement in enumerate(term.match_fields):
-            yield from _field_requirement(requirement, f"{term_path}.matchFields[{index}]")
+        yield from term_errors(term, f"{path}.nodeSelectorTerms[{number}]")
+
+
+def term_errors(term: NodeSelectorTerm, path: str) -> _Errors:
+    """Yield every error of one term of a node selector."""
+    for index, requirement in enumerate(term.match_expressions):
+        yield from _requirement(requirement, f"{path}.matchExpressions[{index}]")
+    for index, requirement in enumerate(term.match_fields):
+        yield from _field_requirement(requirement, f"{path}.matchFields[{index}]")
 
 
 def _requirement(requirement: NodeSelectorRequirement, path: str) -> _Errors:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from dranode.api.field_errors import FieldError, count_errors, label_errors, metadata_errors
+from dranode.api.field_errors import FieldError, count_errors, description_errors, label_errors, metadata_errors
 from dranode.api.names import is_dns_label, is_dns_subdomain, is_label_name, is_label_value, is_qualified_name
 from dranode.api.resource import (
     ContainerClaim,
@@ -27,6 +27,7 @@ from dranode.api.resource import (
     ResourceClaim,
     ResourceClaimTemplate,
 )
+from dranode.api.slice_validation import EFFECTS
 
 MAX_ENTRIES: Final = 32  # requests, constraints, configurations, selectors, names in a list of requests
 MAX_ALTERNATIVES: Final = 8
@@ -35,7 +36,6 @@ MAX_RESULTS: Final = 32  # devices that one claim can be given
 # The error of a v1 request with both forms; v1beta1 has no `exactly`.
 BOTH_FORMS: Final = "exactly one of exactly and firstAvailable is required, but both are set"
 _MODES: Final = ("ExactCount", "All")
-_EFFECTS: Final = ("", "None", "NoSchedule", "NoExecute")
 
 T = TypeVar("T")
 CheckExpression: TypeAlias = Callable[[str], str | None]
@@ -50,7 +50,11 @@ def claim_errors(claim: ResourceClaim, check_expression: CheckExpression) -> tup
 def template_errors(template: ResourceClaimTemplate, check_expression: CheckExpression) -> tuple[FieldError, ...]:
     """Return every error of a template."""
     rules = _Rules(check_expression)
-    return (*metadata_errors(template.metadata), *rules.devices(template.spec.spec.devices, "spec.spec.devices"))
+    return (
+        *metadata_errors(template.metadata),
+        *description_errors(template.spec.metadata, "spec.metadata"),
+        *rules.devices(template.spec.spec.devices, "spec.spec.devices"),
+    )
 
 
 def class_errors(device_class: DeviceClass, check_expression: CheckExpression) -> tuple[FieldError, ...]:
@@ -109,7 +113,7 @@ class _Rules:
         yield from self.selectors(request.selectors, f"{path}.selectors")
         yield from _amount(request, path)
         for index, toleration in enumerate(request.tolerations):
-            yield from _toleration(toleration, f"{path}.tolerations[{index}]")
+            yield from toleration_errors(toleration, f"{path}.tolerations[{index}]", EFFECTS)
         # No API server checks these names, but no device can have a capacity with an invalid one.
         for name in request.capacity.requests if request.capacity is not None else ():
             if not is_qualified_name(name):
@@ -138,7 +142,8 @@ def _amount(request: ExactDeviceRequest | DeviceSubRequest, path: str) -> Iterat
         yield FieldError(f"{path}.count", f"{request.count} does not fit in 64 bits")
 
 
-def _toleration(toleration: DeviceToleration, path: str) -> Iterator[FieldError]:
+def toleration_errors(toleration: DeviceToleration, path: str, effects: Sequence[str]) -> Iterator[FieldError]:
+    """Yield every error of a toleration, of devices or of nodes, which have different effects."""
     if toleration.key and not is_label_name(toleration.key):
         yield FieldError(f"{path}.key", f'"{toleration.key}" is not a label name')
     match toleration.operator:
@@ -150,8 +155,8 @@ def _toleration(toleration: DeviceToleration, path: str) -> Iterator[FieldError]
                 yield FieldError(f"{path}.value", f'"{toleration.value}" is not a label value')
         case operator:
             yield FieldError(f"{path}.operator", f'"{operator}" is neither Exists nor Equal')
-    if toleration.effect not in _EFFECTS:
-        yield FieldError(f"{path}.effect", f'"{toleration.effect}" is not one of None, NoSchedule and NoExecute')
+    if toleration.effect not in ("", *effects):
+        yield FieldError(f"{path}.effect", f'"{toleration.effect}" is not one of {", ".join(effects)}')
 
 
 def _constraint(constraint: DeviceConstraint, names: frozenset[str], path: str) -> Iterator[FieldError]:
@@ -168,8 +173,7 @@ def _constraint(constraint: DeviceConstraint, names: frozenset[str], path: str) 
 
 def _request_names(devices: DeviceClaim) -> frozenset[str]:
     # A reference may be to a request with all of its alternatives, or to one of these.
-    alternatives = (f"{request.name}/{sub.name}" for request in devices.requests for sub in request.first_available)
-    return frozenset((*(request.name for request in devices.requests), *alternatives))
+    return frozenset(name for request in devices.requests for name in (request.name, *request.options))
 
 
 def _references(requests: Sequence[str], names: frozenset[str], path: str) -> Iterator[FieldError]:
@@ -185,7 +189,7 @@ def _opaque(config: DeviceClaimConfiguration | DeviceClassConfiguration, path: s
     if config.opaque is None:
         yield FieldError(f"{path}.opaque", "opaque parameters are required")
         return
-    if not is_dns_subdomain(config.opaque.driver, 63):
+    if not is_dns_subdomain(config.opaque.driver.lower(), 63):  # as in slices, upper case is accepted
         yield FieldError(f"{path}.opaque.driver", f'"{config.opaque.driver}" is not a DNS subdomain of 63 characters')
     path, parameters = f"{path}.opaque.parameters", config.opaque.parameters
     if parameters is None:
@@ -254,6 +258,9 @@ def _entry(entry: PodResourceClaim, known: Collection[str], path: str) -> Iterat
         yield FieldError(
             path, f"exactly one of resourceClaimName and resourceClaimTemplateName is required, but {have}"
         )
+    elif not is_dns_subdomain(given[0]):
+        field = "resourceClaimName" if entry.resource_claim_name is not None else "resourceClaimTemplateName"
+        yield FieldError(f"{path}.{field}", f'"{given[0]}" is not a DNS subdomain')
 
 
 def _uses(
@@ -298,7 +305,7 @@ def devices_by_class(devices: DeviceClaim) -> dict[str, int]:
 
 def _most_devices(request: DeviceRequest) -> dict[str, int]:
     most: dict[str, int] = {}
-    for wanted in request.first_available or filter(None, (request.exactly,)):
+    for wanted in request.options.values():
         name = wanted.device_class_name
         most[name] = max(most.get(name, 0), _devices(wanted))
     return most

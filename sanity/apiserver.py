@@ -211,9 +211,9 @@ class _Handler(BaseHTTPRequestHandler):
         media = self.headers.get("Content-Type", "")
         body: Any = None
 
-        def seen(status: int) -> None:
+        def seen(status: int, refusal: str = "") -> None:
             headers = dict(self.headers)
-            api.note(SeenRequest(self.command, parts.path, query, body, headers, status, time.monotonic()))
+            api.note(SeenRequest(self.command, parts.path, query, body, headers, status, time.monotonic(), refusal))
 
         try:
             body = _body(raw, media)
@@ -225,9 +225,9 @@ class _Handler(BaseHTTPRequestHandler):
                 seen(200)
                 self._watch(api, request, query)
                 return
-            answer = request.answer(api.objects, api.versions, query, body, media)
+            answer = _answered(request, api, query, body, media)
         except StatusError as refusal:
-            seen(refusal.status)
+            seen(refusal.status, str(refusal))
             text = json.dumps(refusal.document()) if refusal.reason else str(refusal)
             self._send(refusal.status, text.encode())
             return
@@ -330,6 +330,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _event(self, kind: str, document: KubeDocument) -> None:
         line = json.dumps({"type": kind, "object": document}).encode() + b"\n"
         self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+
+
+def _answered(request: ApiRequest, api: ApiServer, query: Mapping[str, str], body: Any, media: str) -> KubeDocument:
+    try:
+        return request.answer(api.objects, api.versions, query, body, media)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise StatusError(400, "BadRequest", f"the body is not an object of {request.path}: {error!r}") from error
 
 
 def _body(raw: bytes, media: str) -> Any:
@@ -596,6 +603,7 @@ class SeenRequest:
     Attributes:
         status: what was answered; 0 if nothing was.
         at: when, by the monotonic clock, in seconds.
+        refusal: why it was refused, if it was.
     """
 
     method: str
@@ -605,3 +613,4 @@ class SeenRequest:
     headers: Mapping[str, str]
     status: int
     at: float
+    refusal: str = ""

@@ -212,8 +212,10 @@ class Bench(DriverLink):
 
     # --- calls ---
 
-    def prepare(self, *claims: BenchClaim, version: str = "", client: SocketClient | None = None) -> Answers:
-        """Call the driver to prepare claims; they are unprepared at the end of the check.
+    def prepare(
+        self, *claims: BenchClaim, version: str = "", client: SocketClient | None = None, most: float = CALL_SECONDS
+    ) -> Answers:
+        """Call the driver to prepare claims, for `most` seconds; they are unprepared at the end of the check.
 
         Raises:
             DriverCallError: the whole call failed.
@@ -221,7 +223,7 @@ class Bench(DriverLink):
         self._claims |= {claim.uid: claim for claim in claims}
         plugin = client or self.plugin
         with self._patiently() as seconds:
-            return plugin.prepare(version or self.version, [claim.identity for claim in claims], seconds)
+            return plugin.prepare(version or self.version, [claim.identity for claim in claims], min(seconds, most))
 
     def prepared(self, *claims: BenchClaim, version: str = "", client: SocketClient | None = None) -> list[ClaimAnswer]:
         """Prepare claims, all of which must succeed; returns the answers in their order.

@@ -286,9 +286,12 @@ class DriverLink:
         return f"the driver ended with {how}"
 
     def eventually(self, holds: Callable[[], T], seconds: float | None = None) -> T:
-        """Return the result of `holds` as soon as it is true, or the last one after the bench's patience."""
+        """Return the result of `holds` as soon as it is true, or the last one after the bench's patience.
+
+        A driver that has ended is not waited for.
+        """
         ends = time.monotonic() + (self.patience if seconds is None else seconds)
-        while not (seen := holds()) and time.monotonic() < ends:
+        while not (seen := holds()) and time.monotonic() < ends and not self._ended():
             time.sleep(_LOOK_SECONDS)
         return seen
 

@@ -114,14 +114,7 @@ def _field(entry: Any, name: str) -> Any:
 
 
 def _read(kind: type[T], entry: Any, path: str) -> T:
-    if isinstance(entry, kind):
-        return entry
-    try:
-        return decode(kind, entry)
-    except DocumentError as error:
-        # The error's message begins with its path in the entry, which is replaced by the path in the claim.
-        full = f"{path}.{error.path}" if error.path else path
-        raise DocumentError(str(error).removeprefix(f"{error.path}: "), full) from error
+    return entry if isinstance(entry, kind) else decode(kind, entry, path)
 
 
 # The configurations that apply to an allocation result (KEP-4381, KEP-4816). A configuration applies to a result if it
@@ -215,11 +208,8 @@ def _is_copied(written: DeviceClaimConfiguration, entry: DeviceAllocationConfigu
 def _class_of(name: str, requests: tuple[DeviceRequest, ...]) -> str:
     """Return the class of `<request>` or `<request>/<subrequest>`; empty if there is no such request."""
     for request in requests:
-        if request.exactly is not None and name == request.name:
-            return request.exactly.device_class_name
-        for alternative in request.first_available:
-            if name == f"{request.name}/{alternative.name}":
-                return alternative.device_class_name
+        if name in request.options:
+            return request.options[name].device_class_name
     return ""
 
 

@@ -168,11 +168,9 @@ def dump_yaml(document: Any) -> str:
 
 
 def _v1(source: SourceDocument) -> SourceDocument:
-    try:
+    with source.names_errors():
         check_header(source.document)
         return SourceDocument(source.file, source.index, to_v1(source.document))
-    except DocumentError as error:
-        raise DocumentError(f"{source.place}: {error}") from error
 
 
 def _content(file: str, most: int = MOST) -> bytes:
@@ -185,7 +183,7 @@ def _content(file: str, most: int = MOST) -> bytes:
 def _decoded(content: bytes, file: str) -> str:
     try:
         encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8")
-        return content.decode(encoding)
+        return content.decode(encoding).replace("\n\ufeff", "\n")  # joined files have further marks
     except UnicodeDecodeError as error:
         raise DocumentError(
             f"{file} is not {error.encoding.upper()} text: byte {error.start} is {error.object[error.start]:#04x}"

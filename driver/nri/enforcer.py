@@ -159,7 +159,7 @@ class Enforcer:
             self._state.drifts = ()
         # In one assignment, because other threads may read at this moment which claims are in use.
         self._state.containers = Containers(allowed.change.put)
-        self._sightings.keep(pinned.container.id for pinned in self._state.containers)
+        self._sightings.keep(pinned.container for pinned in self._state.containers)
         self._sightings.report_unseen(self._users(*allowed.change.put))
         # The driver's own container is left out: it always starts before the driver can answer the runtime.
         unpinned = tuple(container for container in allowed.unpinned if not self._is_own(container))
@@ -236,6 +236,7 @@ class Enforcer:
     def pod_gone(self, pod: PodSandbox) -> None:
         """Record that a pod sandbox was removed."""
         self._state.called()
+        self._sightings.forget(pod.id)
         self._state.containers.apply(enforcement.remove_pod(self._state.containers, pod))
 
     # --- Called by other threads ---

@@ -22,9 +22,10 @@ from dranode.driver.pinning.snapshot import PinSnapshot
 log = logging.getLogger(__name__)
 
 
-# A cgroup without processes means that a container has ended only if processes were seen in it before. The cgroup of a
-# container in a virtual machine (Kata) never exists on the host, and that of a container with a kernel of its own
-# (gVisor) is empty. Such containers run until the runtime reports their end.
+# A cgroup without processes means that a container has ended only if processes were seen in it before, or in that of
+# another container of its pod, since a pod has one runtime class. The cgroup of a container in a virtual machine (Kata)
+# never exists on the host, and that of one with a kernel of its own (gVisor) is empty. Such containers run until
+# the runtime reports their end.
 
 
 class Sightings:
@@ -34,6 +35,8 @@ class Sightings:
         """Start without any container; cgroups are read under `root`."""
         self.root = root
         self._seen: set[str] = set()
+        # The sandboxes of these containers.
+        self._pods: set[str] = set()
         self._unseen: set[str] = set()
 
     def check(self, containers: Iterable[Container]) -> None:
@@ -41,15 +44,16 @@ class Sightings:
         new = [container for container in containers if container.id not in self._seen]
         if new:
             cgroups = Cgroups(self.root)
-            shown = (container for container in new if cgroups.shows_processes(cgroup_folder(container.cgroup)))
+            shown = [container for container in new if cgroups.shows_processes(cgroup_folder(container.cgroup))]
             self._seen.update(container.id for container in shown)
+            self._pods.update(container.pod.id for container in shown)
 
     def report_unseen(self, containers: Iterable[Container]) -> None:
         """Log once for each of these running containers if none of its processes can be seen."""
         containers = tuple(containers)
         self.check(containers)
         for container in containers:
-            if container.id in self._seen or container.id in self._unseen:
+            if self._is_visible(container) or container.id in self._unseen:
                 continue
             self._unseen.add(container.id)
             log.warning(
@@ -61,22 +65,25 @@ class Sightings:
             )
 
     def ended(self, containers: Iterable[Container]) -> frozenset[str]:
-        """Return the ids of the containers whose processes were seen before and are gone now."""
+        """Return the ids of the containers whose processes would be seen and are gone now."""
         cgroups = Cgroups(self.root)
-        seen = (container for container in containers if container.id in self._seen)
-        ended = (container for container in seen if not cgroups.has_processes(cgroup_folder(container.cgroup)))
+        visible = filter(self._is_visible, containers)
+        ended = (container for container in visible if not cgroups.has_processes(cgroup_folder(container.cgroup)))
         return frozenset(container.id for container in ended)
 
-    def keep(self, ids: Iterable[str]) -> None:
+    def keep(self, containers: Iterable[Container]) -> None:
         """Forget all other containers."""
-        ids = set(ids)
-        self._seen &= ids
-        self._unseen &= ids
+        ids = {key for container in containers for key in (container.id, container.pod.id)}
+        for known in (self._seen, self._pods, self._unseen):
+            known.intersection_update(ids)
 
-    def forget(self, *ids: str) -> None:
-        """Forget containers that are gone."""
-        self._seen.difference_update(ids)
-        self._unseen.difference_update(ids)
+    def forget(self, key: str) -> None:
+        """Forget a container or a sandbox that is gone."""
+        for known in (self._seen, self._pods, self._unseen):
+            known.discard(key)
+
+    def _is_visible(self, container: Container) -> bool:
+        return container.id in self._seen or container.pod.id in self._pods
 
 
 class ClaimSource(Protocol):
@@ -152,4 +159,7 @@ class Inquiry(msgspec.Struct, frozen=True):
         state.containers.apply(overruled(state.containers, snapshot, limits))
 
     def _gone(self, ids: tuple[str, ...], containers: Containers) -> frozenset[str]:
-        return self.sightings.ended(pinned.container for key in ids if (pinned := containers.get(key)))
+        asked = [pinned.container for key in ids if (pinned := containers.get(key))]
+        beside = (containers.get(key) for container in asked for key in containers.of_sandbox(container.pod.id))
+        self.sightings.check(pinned.container for pinned in beside if pinned and pinned.container.started)
+        return self.sightings.ended(asked)

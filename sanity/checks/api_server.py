@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, Final
 
+from dranode.api.errors import number_of
 from dranode.sanity.apiserver import RequestFault
 from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import Unable, expect, listed
@@ -186,11 +187,18 @@ def restarts_leave_slices(bench: Bench) -> None:
     """
     before = _restarted(bench)
     names = _names(bench)
+    versions = _versions(bench)
     bench.restart()
     bench.wait(bench.quiet)
-    expect(settled_content(bench) == before, "the slices have other contents", "publish in a stable order")
+    expect(settled_content(bench) == before, "the slices have other contents", "publish the same for the same devices")
     now = _names(bench)
     expect(now == names, f"the slices are {now}, and were {names}", "match the existing slices before writing")
+    changed = len(_versions(bench) - versions)
+    expect(not changed, f"{number_of(changed, 'slice')} changed, but not in content", "publish in a stable order")
+
+
+def _versions(bench: Bench) -> set[str]:
+    return {document["metadata"]["resourceVersion"] for document in bench.slices()}
 
 
 def _names(bench: Bench) -> str:

@@ -199,7 +199,7 @@ def streams_leave_calls_alone(bench: Bench) -> None:
         for number, stream in enumerate(streams):
             seen = f"beside {number_of(number, 'open stream')} another one sent nothing within {2 * _LEASE} s"
             expect(next(stream, None) is not None, seen, "serve streams in threads of their own")
-            bench.plugin.prepare(bench.version, [claim.identity], min(bench.patience, 10))
+            bench.prepare(claim, most=min(bench.patience, 10))
     except DriverCallError as error:
         seen = f"beside {number_of(number + 1, 'open stream')} a call failed: {error}"
         raise Breach(seen, "serve streams in threads of their own") from error

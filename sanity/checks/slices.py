@@ -11,7 +11,7 @@ from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import Unable, expect, listed, shown
 from dranode.sanity.check import must, should
 from dranode.sanity.claims import current_pools
-from dranode.sanity.kinds import KubeDocument, stored
+from dranode.sanity.kinds import KubeDocument
 from dranode.sanity.slice_rules import pool_problems, slice_refusals
 
 _TYPES: Final = "k8s.io/api/resource/v1/types.go"
@@ -19,6 +19,8 @@ _PCIE_ROOT: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _BUS_ID: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # A deleted slice may take 30 s to come back, and twice that after a server was away.
 _RESYNC: Final = 65.0
+# Bad Request, Unsupported Media Type, Unprocessable Entity.
+_REFUSED: Final = (400, 415, 422)
 _STANDARD: Final = {
     "resource.kubernetes.io/pcieRoot": ("string", _PCIE_ROOT),
     "resource.kubernetes.io/pciBusID": ("string", _BUS_ID),
@@ -58,16 +60,9 @@ def slices_are_taken(bench: Bench) -> None:
     Return what the server refused so far, and what it has.
     """
     bench.eventually(lambda: bench.server().writes())
-    refused = [
-        problem
-        for seen in bench.server().writes()
-        if seen.status == 422 and isinstance(seen.body, dict)  # noqa: PLR2004 - Unprocessable Entity
-        for problem in slice_refusals(stored(seen.body))
-    ]
     # A driver repeats a write that was refused.
-    problems = list(dict.fromkeys(refused)) or [
-        problem for document in _any(bench) for problem in slice_refusals(document)
-    ]
+    refused = dict.fromkeys(seen.refusal for seen in bench.server().writes() if seen.status in _REFUSED)
+    problems = list(refused) or [problem for document in _any(bench) for problem in slice_refusals(document)]
     expect(not problems, "; ".join(problems[:5]), "keep to the limits of the API; split pools over several slices")
 
 
@@ -405,7 +400,7 @@ def _newest(slices: list[KubeDocument], document: KubeDocument) -> int:
 
 
 def _timeless(devices: list[KubeDocument]) -> list[KubeDocument]:
-    copied = copy.deepcopy(devices)
+    copied = sorted(copy.deepcopy(devices), key=lambda device: str(device.get("name")))
     for device in copied:
         for taint in device.get("taints") or ():
             taint.pop("timeAdded", None)

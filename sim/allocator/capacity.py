@@ -158,7 +158,7 @@ def _in_range(request: Quantity, limits: CapacityRequestPolicyRange, features: F
     least, step, requested = (ceil(quantity.value * unit) for quantity in (limits.min, limits.step, request))
     ends = features.has(Change.OVERFLOW_ENDS)
     if ends and unit > 1 and not _thousandths(request):
-        raise ArithmeticError(f"the request {request} is not in thousandths")
+        raise ArithmeticError(f"the request {request} is not a number of thousandths within 64 bits")
     if not step:
         raise ZeroDivisionError("the step of its valid range is 0")
     amount = least - (least - requested) // step * step

@@ -6,10 +6,11 @@ Attributes that no claim reads, such as serial numbers, do not distinguish devic
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, groupby
 from math import factorial, prod
 from typing import Final, TypeVar
@@ -17,6 +18,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from dranode.api.documents import encode_json
+from dranode.api.names import is_label_name, is_label_value
 from dranode.api.resource import (
     CounterSet,
     Device,
@@ -24,8 +26,6 @@ from dranode.api.resource import (
     DeviceClaim,
     DeviceClass,
     DeviceSelector,
-    DeviceSubRequest,
-    ExactDeviceRequest,
     Node,
     NodeSelector,
     NodeSelectorRequirement,
@@ -93,10 +93,8 @@ def _collect_from_claim(names: set[AttributeName], claim: DeviceClaim, declared:
             if name is not None:
                 domain, _, identifier = name.rpartition("/")
                 names.add((domain, identifier))
-    requests: list[ExactDeviceRequest | DeviceSubRequest] = []
-    for request in claim.requests:
-        requests += request.first_available if request.exactly is None else (request.exactly, *request.first_available)
-    return all(not request.derived_attributes and _collect(names, request.selectors, declared) for request in requests)
+    options = (option for request in claim.requests for option in request.options.values())
+    return all(not option.derived_attributes and _collect(names, option.selectors, declared) for option in options)
 
 
 def _collect(names: set[AttributeName], selectors: Iterable[DeviceSelector], declared: KnownToCEL) -> bool:
@@ -474,9 +472,16 @@ def _term_holds(term: NodeSelectorTerm, node: Node) -> bool:
     if not term.match_expressions and not term.match_fields:
         return False
     fields = {"metadata.name": node.metadata.name}
-    return all(requirement_holds(requirement, node.metadata.labels) for requirement in term.match_expressions) and all(
-        requirement_holds(requirement, fields) for requirement in term.match_fields
-    )
+    labels = node.metadata.labels
+    return all(
+        _parses(expression) and requirement_holds(expression, labels) for expression in term.match_expressions
+    ) and all(requirement_holds(requirement, fields) for requirement in term.match_fields)
+
+
+@lru_cache(maxsize=4096)
+def _parses(expression: NodeSelectorRequirement) -> bool:
+    # kube-scheduler skips a term that it cannot parse. API servers before 1.33 stored any values.
+    return is_label_name(expression.key) and all(map(is_label_value, expression.values))
 
 
 def requirement_holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
@@ -486,10 +491,8 @@ def requirement_holds(requirement: NodeSelectorRequirement, labels: Mapping[str,
 
 
 def _number(text: str | None) -> int | None:
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return None
+    # Python's int() also reads 1_000, which may be the value of a label.
+    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,18}", text, re.ASCII) else None
 
 
 def _greater(value: str | None, values: tuple[str, ...]) -> bool:

@@ -172,11 +172,10 @@ def _check_gates(request: DeviceRequest, where: str, features: Features) -> None
         raise AllocationError(f"{where} has neither exactly nor firstAvailable", Reason.INCOMPLETE_CLAIM)
     if features.consumable_capacity or not features.beyond_stable:
         return
-    for spec in (request.exactly, *request.first_available):
-        if spec is not None and spec.capacity is not None:
-            raise AllocationError(
-                f"{where} has capacity requests, but the DRAConsumableCapacity feature is disabled", Reason.FEATURE_OFF
-            )
+    if any(option.capacity is not None for option in request.options.values()):
+        raise AllocationError(
+            f"{where} has capacity requests, but the DRAConsumableCapacity feature is disabled", Reason.FEATURE_OFF
+        )
 
 
 def _alternative(

@@ -143,10 +143,8 @@ def rule_warnings(rule: DeviceTaintRule) -> Iterator[FieldError]:
 
 
 def _placed_rule(source: SourceDocument) -> DeviceTaintRule:
-    try:
+    with source.names_errors():
         return taint_rule(source)
-    except DocumentError as error:
-        raise DocumentError(f"{source.place}: {error}") from error
 
 
 def rules_on(

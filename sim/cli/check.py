@@ -30,9 +30,10 @@ def command(*, files: tuple[str, ...], kubernetes: str | None, feature_gates: st
 
     A FILE of - is the standard input. All errors are shown, each with its path: those of the API server, of the CEL
     selectors, and of the installed drivers for their own configurations. For Pods and pod templates (Deployment,
-    Job ...), the use of claims is checked against the claims in FILEs. The quota shows what a claim counts against a
-    ResourceQuota, by class. Warnings are about valid documents that do not fit the other documents or the devices;
-    they do not change the exit status. --kubernetes and its gates decide what a selector may use.
+    Job ...), what decides where they run is checked, and the use of claims against the claims in FILEs. The quota
+    shows what a claim counts against a ResourceQuota, by class. Warnings are about valid documents that do not fit
+    the other documents or the devices; they do not change the exit status. --kubernetes and its gates decide what a
+    selector may use.
 
     \b
     Example:

@@ -98,7 +98,8 @@ def selector_warnings(selectors: Iterable[DeviceSelector], path: str, known: Kno
 
 def constraint_warnings(devices: DeviceClaim, path: str, known: KnownNames) -> Iterator[FieldError]:
     """Yield a warning for each attribute in a constraint that no device has."""
-    derived = {attribute.name for request in _exact_requests(devices) for attribute in request.derived_attributes}
+    options = (option for request in devices.requests for option in request.options.values())
+    derived = {attribute.name for option in options for attribute in option.derived_attributes}
     for index, constraint in enumerate(devices.constraints):
         for kind, name in (
             ("matchAttribute", constraint.match_attribute),
@@ -112,13 +113,6 @@ def constraint_warnings(devices: DeviceClaim, path: str, known: KnownNames) -> I
                 near = get_close_matches(name, known.attributes, 1)
                 hint = f'; did you mean "{near[0]}"?' if near else ""
                 yield FieldError(f"{path}.constraints[{index}].{kind}", f'no device publishes "{name}"{hint}')
-
-
-def _exact_requests(devices: DeviceClaim) -> Iterator[ExactDeviceRequest | DeviceSubRequest]:
-    for request in devices.requests:
-        if request.exactly is not None:
-            yield request.exactly
-        yield from request.first_available
 
 
 def _problem(kind: str, domain: str, name: str, known: KnownNames) -> str:

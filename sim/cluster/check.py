@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from dranode.api.documents import decode, to_v1
 from dranode.api.errors import DocumentError
-from dranode.api.field_errors import FieldError
+from dranode.api.field_errors import FieldError, description_errors
 from dranode.api.manifests import SourceDocument, check_header, object_key
 from dranode.api.resource import (
     AllocationResult,
@@ -26,7 +26,6 @@ from dranode.api.resource import (
     ResourceSlice,
 )
 from dranode.api.slice_validation import slice_errors
-from dranode.api.unknown_fields import unknown_fields
 from dranode.api.validation import BOTH_FORMS, claim_errors, class_errors, devices_by_class, pod_errors, template_errors
 from dranode.driver.claims.grant import config_path, configs_of, results_of
 from dranode.driver.claims.plugin import Plugin
@@ -45,13 +44,13 @@ from dranode.sim.cluster.across import (
     selector_warnings,
     surroundings,
 )
-from dranode.sim.cluster.controllers import POD_TEMPLATES, controller_errors
+from dranode.sim.cluster.controllers import POD_TEMPLATES, Controller, controller_errors, own_errors
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.cluster.manifests import CLUSTER, SPECS, check_cluster_object
+from dranode.sim.cluster.manifests import CLUSTER, COMPLETE, check_cluster_object, unknown_in
 from dranode.sim.cluster.sharing import ExclusiveUse, claims_in_use, container_conflicts, exclusive_use, pods_conflict
 from dranode.sim.cluster.undecoded import all_problems, parameter_errors, unknown_pod_fields
 from dranode.sim.cluster.workload import request_names
-from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, pod_amount_errors
+from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, pod_scheduling_errors
 from dranode.sim.scheduler.documents import LabelMatcher, SchedulingPod
 from dranode.sim.scheduler.terms import PodTerms
 
@@ -144,8 +143,8 @@ def _name_errors(source: SourceDocument, seen: set[tuple[str, ...]]) -> Iterator
         yield FieldError("metadata.name", f"there is already a {source.kind} with this name")
     if key is not None:
         seen.add(key)
-    elif not source.name and (source.kind in _POD_TEMPLATES or source.kind in CLUSTER) and source.kind not in SPECS:
-        yield FieldError("metadata.name", "a name or a generateName is required")
+    elif not source.name and (source.kind in _POD_TEMPLATES or source.kind in CLUSTER) and source.kind not in COMPLETE:
+        yield FieldError("metadata.name", "a name or generateName is required")
 
 
 def _verdict(
@@ -155,7 +154,7 @@ def _verdict(
     problem: ExpressionProblem,
     named: tuple[Mapping[ClaimKey, ResourceClaim], Mapping[ClaimKey, ResourceClaimTemplate], _Sharing],
 ) -> Iterator[CheckResult]:
-    if source.kind in SPECS:
+    if source.kind in COMPLETE:
         yield _checked(source, plugins, around, problem)
     elif source.kind in _POD_TEMPLATES:
         yield from _pod(source, *named)
@@ -204,12 +203,16 @@ def _pod(
     namespace = str((source.document.get("metadata") or {}).get("namespace") or DEFAULT_NAMESPACE)
 
     def check_document(document: Mapping[str, Any]) -> list[FieldError]:
-        errors = [*controller_errors(document)] if path and source.kind != "PodTemplate" else []
+        owner = decode(Controller, document)  # of a pod, only the metadata is checked
+        errors = [*own_errors(owner), *controller_errors(owner)]
         check_cluster_object(SourceDocument(source.file, source.index, dict(document)))
         pod = _pod_in(document, path)
         _check_selectors(pod, head)
         pod_problems = [*pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))]
-        pod_problems += [*pod_amount_errors(pod), *sharing.errors(source, pod, namespace)]
+        pod_problems += [*pod_scheduling_errors(pod), *sharing.errors(source, pod, namespace)]
+        if not pod.spec.containers:
+            pod_problems.append(FieldError("spec.containers", "a container is required"))
+        pod_problems += description_errors(pod.metadata, "metadata") if path else ()
         return [*errors, *(FieldError(f"{head}{error.path}", error.message) for error in pod_problems)]
 
     errors = all_problems(check_document, source.document)
@@ -233,7 +236,7 @@ def _check_selectors(pod: SchedulingPod, head: str) -> None:
             where = f"spec.topologySpreadConstraints[{index}].labelSelector"
             LabelMatcher(constraint.label_selector)
     except DocumentError as error:
-        raise DocumentError(_field_error(error).message, f"{head}{where or error.path}") from error
+        raise DocumentError(error.problem, f"{head}{where or error.path}") from error
 
 
 def _pod_in(document: Mapping[str, Any], path: Sequence[str]) -> SchedulingPod:
@@ -248,11 +251,7 @@ def _pod_in(document: Mapping[str, Any], path: Sequence[str]) -> SchedulingPod:
     template = template if template is not None else {}
     if path and isinstance(template, Mapping):
         template = {name: template[name] for name in ("metadata", "spec") if name in template}
-    try:
-        return decode(SchedulingPod, template)
-    except DocumentError as error:
-        where = ".".join(filter(None, (*path, error.path)))
-        raise DocumentError(_field_error(error).message, where) from error
+    return decode(SchedulingPod, template, ".".join(path))
 
 
 class _Sharing:
@@ -289,7 +288,7 @@ class _Sharing:
                 if first != user or _pods_of(source) > 1:
                     where = f"spec.resourceClaims[{index}].resourceClaimName"
                     yield FieldError(where, pods_conflict(first, user if first != user else "another pod of it"))
-        yield from (FieldError(conflict.path, conflict.sentence) for conflict in container_conflicts(pod, uses))
+        yield from (conflict for _, conflict in container_conflicts(pod, uses))
 
 
 def _pods_of(source: SourceDocument) -> int:
@@ -300,7 +299,7 @@ def _pods_of(source: SourceDocument) -> int:
 
 
 def _field_error(error: DocumentError) -> FieldError:
-    return FieldError(error.path, str(error).removeprefix(f"{error.path}: "))
+    return FieldError(error.path, error.problem)
 
 
 def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> CheckResult | None:
@@ -330,10 +329,9 @@ def _checked(
     quota: dict[str, int] = {}
     try:
         document = to_v1(source.document)
-        spec = document.get("spec")
         errors += [
             FieldError(field.path, f"there is no such field{_alternatives(source, field.known)}")
-            for field in unknown_fields(SPECS[source.kind], spec if spec is not None else {}, "spec")
+            for field in unknown_in(source.kind, document)
         ]
         try:
             problems, quota = _errors_and_quota(source.kind, document, plugins, problem)

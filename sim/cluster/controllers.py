@@ -13,16 +13,18 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from dranode.api.documents import decode, encode, without_tuples
 from dranode.api.errors import DocumentError, number_of
-from dranode.api.field_errors import FieldError
+from dranode.api.field_errors import FieldError, metadata_errors
 from dranode.api.manifests import SourceDocument, custom_group, generated_name, object_key, template_hash
 from dranode.api.resource import APIDocument, APIObject, DeviceToleration, Node, ObjectMeta
 from dranode.sim.allocator.pools import only
 from dranode.sim.allocator.taint_rules import untolerated
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, check_pod
-from dranode.sim.scheduler.documents import PodCondition, SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.documents import LabelMatcher, LabelSelector, PodCondition, SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.node_rules import matches_required
 
 # The largest number of pods that Kubernetes supports in a cluster.
@@ -35,7 +37,7 @@ _INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _HASH: Final = "pod-template-hash"
 _LONGEST: Final = 253
 _DIGITS: Final = 10
-_NO_COMPLETIONS: Final = "completions are required when the completion mode is Indexed"
+_SELECTING: Final = ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet")
 # The path of the pod template in each kind.
 POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
     "PodTemplate": ("template",),
@@ -69,7 +71,7 @@ class ControllerSpec(APIDocument, frozen=True, kw_only=True):
     completions: int | None = None
     completion_mode: str | None = None
     suspend: bool | None = None
-    selector: Mapping[str, Any] | None = None
+    selector: LabelSelector | None = None  # that of a ReplicationController has another form and is not read
     template: Mapping[str, Any] | None = None
     job_template: Mapping[str, Any] | None = None
 
@@ -196,13 +198,12 @@ def _phase(document: Mapping[str, Any]) -> str:
     return str(status.get("phase")) if isinstance(status, Mapping) else ""
 
 
-def controller_errors(document: Mapping[str, Any]) -> Iterator[FieldError]:
+def controller_errors(controller: Controller) -> Iterator[FieldError]:
     """Yield the errors in the fields that decide the number of pods.
 
     Raises:
-        DocumentError: the object does not decode.
+        DocumentError: the template of a Job does not decode.
     """
-    controller = decode(Controller, document)
     of_job = controller.spec.job_template is not None
     spec, path = (_job_in(controller).spec, "spec.jobTemplate.spec") if of_job else (controller.spec, "spec")
     for name, number in (
@@ -214,7 +215,27 @@ def controller_errors(document: Mapping[str, Any]) -> Iterator[FieldError]:
         if number is not None and number < 0:
             yield FieldError(f"{path}.{name}", f"{number} must not be negative")
     if spec.completion_mode == "Indexed" and spec.completions is None:
-        yield FieldError(f"{path}.completions", _NO_COMPLETIONS)
+        yield FieldError(f"{path}.completions", "completions are required when the completion mode is Indexed")
+
+
+def own_errors(controller: Controller) -> Iterator[FieldError]:
+    """Yield the other errors of an object outside of its pod template: in its metadata and its selector.
+
+    Raises:
+        DocumentError: the selector has a wrong operator.
+    """
+    yield from metadata_errors(controller.metadata)
+    if controller.kind not in _SELECTING:
+        return
+    try:
+        matcher = LabelMatcher(controller.spec.selector or LabelSelector())
+    except DocumentError as error:
+        raise DocumentError(str(error), "spec.selector") from error
+    labels = _metadata(_template(controller)).get("labels")
+    if matcher.everything:
+        yield FieldError("spec.selector", "a selector is required")
+    elif not matcher.matches(labels if isinstance(labels, Mapping) else {}):
+        yield FieldError("spec.template.metadata.labels", "spec.selector does not match these labels")
 
 
 class _PodMaker:
@@ -234,10 +255,10 @@ class _PodMaker:
         controller = decode(Controller, source.document)
         if not controller.metadata.name:
             raise DocumentError("a name is required", "metadata.name")
-        for error in controller_errors(source.document):
+        for error in controller_errors(controller):
             raise DocumentError(error.message, error.path)
         documents: list[dict[str, Any]] = []
-        why = ""
+        why, stored = "", bool(controller.metadata.uid)
         match source.kind:
             case "Deployment":
                 controller, why = self._replica_set(controller)
@@ -249,7 +270,7 @@ class _PodMaker:
             documents.append(without_tuples(encode(controller)))
         if self._default_queues is not None and _asks_for_queue(controller, self._default_queues):
             return [SourceDocument(source.file, source.index, document) for document in documents]
-        pods, why = ([], why) if why else self._pods(controller, ".".join(POD_TEMPLATES[source.kind]))
+        pods, why = ([], why) if why else self._pods(controller, ".".join(POD_TEMPLATES[source.kind]), stored=stored)
         self._note(source, controller, pods, why)
         return [SourceDocument(source.file, source.index, document) for document in (*documents, *pods)]
 
@@ -273,12 +294,11 @@ class _PodMaker:
         if deployment.spec.paused:
             return deployment, "it is paused before it has a ReplicaSet"
         template = _template(deployment)
-        checked_template(template, ".".join(POD_TEMPLATES["Deployment"]))
+        checked_template(template, ".".join(POD_TEMPLATES["Deployment"]), stored=bool(deployment.metadata.uid))
         mark = template_hash(json.dumps(template, sort_keys=True, default=str))
         labeled = _labeled(template, {_HASH: mark})
-        selector = dict(deployment.spec.selector or {})
-        labels = selector.get("matchLabels")
-        selector["matchLabels"] = {**(labels if isinstance(labels, Mapping) else {}), _HASH: mark}
+        selector = deployment.spec.selector or LabelSelector()
+        selector = replace(selector, match_labels={**selector.match_labels, _HASH: mark})
         return Controller(
             api_version="apps/v1",
             kind="ReplicaSet",
@@ -306,10 +326,10 @@ class _PodMaker:
         )
         return Controller(api_version="batch/v1", kind="Job", metadata=metadata, spec=job.spec), ""
 
-    def _pods(self, controller: Controller, path: str) -> tuple[list[dict[str, Any]], str]:
+    def _pods(self, controller: Controller, path: str, *, stored: bool) -> tuple[list[dict[str, Any]], str]:
         """Return the pods that a controller has to create, and why it creates none; `path` is that of the template."""
         template = _template(controller)
-        pod = checked_template(template, path)
+        pod = checked_template(template, path, stored=stored)
         existing = self._existing.pods.get(controller.owner, [])
         count = _or(controller.spec.replicas, 1)
         match controller.kind:
@@ -344,12 +364,12 @@ class _PodMaker:
         count = max(0, needed - len(existing))
         self._reserve(count)
         if spec.completion_mode != "Indexed" or completions is None:
-            return [self._pod(job, template) for _ in range(count)], _unless("it is complete", needed)
+            return [self._pod(job, template) for _ in range(count)], _unless(_none_needed(parallelism), needed)
         done = set(job_indexes(f"{status.completed_indexes},{status.failed_indexes or ''}", completions))
         done |= set(map(_index_of, existing))
         indexes = (index for index in range(completions) if index not in done)
         pods = [self._indexed(job, template, index) for index, _ in zip(indexes, range(count), strict=False)]
-        return pods, _unless("it is complete", needed)
+        return pods, _unless(_none_needed(parallelism), needed)
 
     def _indexed(self, job: Controller, template: Mapping[str, Any], index: int) -> dict[str, Any]:
         tail = f"-{index}-"
@@ -428,16 +448,14 @@ class _PodMaker:
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": dict(template.get("spec") or {})}
 
 
+_PARTS: Final = ("metadata", "spec")  # of a template
 _ENDS: Final = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
 
 
 def _job_in(cron_job: Controller) -> Controller:
     """Return the Job in the template of a CronJob."""
     template = cron_job.spec.job_template or {}
-    try:
-        return decode(Controller, {key: template[key] for key in ("metadata", "spec") if key in template})
-    except DocumentError as error:
-        raise DocumentError(str(error).removeprefix(f"{error.path}: "), f"spec.jobTemplate.{error.path}") from error
+    return decode(Controller, {key: template[key] for key in _PARTS if key in template}, "spec.jobTemplate")
 
 
 def _template(controller: Controller) -> Mapping[str, Any]:
@@ -454,22 +472,23 @@ def _labeled(template: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[
     return {**template, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}}
 
 
-def checked_template(template: Mapping[str, Any], path: str) -> SchedulingPod:
+def checked_template(template: Mapping[str, Any], path: str, *, stored: bool = False) -> SchedulingPod:
     """Return the template as a pod.
 
     Raises:
         DocumentError: it does not decode, or the API server would reject its pods.
     """
-    try:
-        pod = decode(SchedulingPod, {key: template[key] for key in ("metadata", "spec") if key in template})
-    except DocumentError as error:
-        raise DocumentError(str(error).removeprefix(f"{error.path}: "), f"{path}.{error.path}") from error
-    check_pod(pod, f"{path}.")
+    pod = decode(SchedulingPod, {key: template[key] for key in _PARTS if key in template}, path)
+    check_pod(pod, f"{path}.", stored=stored)
     return pod
 
 
 def _or(number: int | None, default: int) -> int:
     return default if number is None else number
+
+
+def _none_needed(parallelism: int) -> str:
+    return "it is complete" if parallelism else "spec.parallelism is 0"
 
 
 def _unless(why: str, count: int) -> str:

@@ -1,7 +1,7 @@
 """Decodes manifests, and checks for unknown fields and invalid objects that would otherwise be ignored."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -12,19 +12,15 @@ from dranode.api.manifests import SourceDocument
 from dranode.api.resource import (
     APIDocument,
     DeviceClass,
-    DeviceClassSpec,
     ResourceClaim,
-    ResourceClaimSpec,
     ResourceClaimTemplate,
-    ResourceClaimTemplateSpec,
     ResourceSlice,
-    ResourceSliceSpec,
 )
 from dranode.api.slice_validation import slice_errors
-from dranode.api.unknown_fields import unknown_fields
+from dranode.api.unknown_fields import UnknownField, unknown_fields
 from dranode.api.validation import claim_errors, class_errors, template_errors
 from dranode.driver.claims.grant import check_results
-from dranode.sim.allocator.taint_rules import DeviceTaintRuleSpec, rule_errors, taint_rule
+from dranode.sim.allocator.taint_rules import DeviceTaintRule, rule_errors, taint_rule
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pod_claims import PodGroup
 from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, PriorityClass, check_node_amounts
@@ -34,14 +30,12 @@ from dranode.sim.scheduler.terms import LabeledObject, SelectingObject
 T = TypeVar("T")
 Namespaced = TypeVar("Namespaced", PodGroup, ResourceClaim, ResourceClaimTemplate, SchedulingPod)
 
-# The kinds with a complete list of fields.
-SPECS: Final[Mapping[str, type[APIDocument]]] = {
-    "ResourceClaim": ResourceClaimSpec,
-    "ResourceClaimTemplate": ResourceClaimTemplateSpec,
-    "DeviceClass": DeviceClassSpec,
-    "ResourceSlice": ResourceSliceSpec,
-    "DeviceTaintRule": DeviceTaintRuleSpec,
+# The kinds with a complete list of fields, except for those of the status.
+COMPLETE: Final[Mapping[str, type[APIDocument]]] = {
+    kind.__name__: kind for kind in (ResourceClaim, ResourceClaimTemplate, DeviceClass, ResourceSlice, DeviceTaintRule)
 }
+# Metadata that `ObjectMeta` lacks, because only API servers write it.
+_SERVERS: Final = ("metadata.managedFields", "metadata.selfLink", "metadata.deletionGracePeriodSeconds")
 # Kinds other than pods and their controllers that decide where pods run.
 CLUSTER: Final[Mapping[str, type[APIDocument]]] = {
     "Node": SchedulingNode,
@@ -68,11 +62,9 @@ def decoded(
     values = []
     for source in sources:
         if source.kind == kind:
-            try:
+            with source.names_errors():
                 value = decode(into, source.document)
                 check(value)
-            except DocumentError as error:
-                raise DocumentError(f"{source.place}: {error}") from error
             values.append((source, value))
     return values
 
@@ -118,18 +110,19 @@ def check_manifests(documents: Iterable[SourceDocument]) -> None:
         DocumentError: a check fails; names the place.
     """
     for source in documents:
-        spec = SPECS.get(source.kind)
-        if spec is None or (source.document.get("metadata") or {}).get("uid"):
+        if source.kind not in COMPLETE or (source.document.get("metadata") or {}).get("uid"):
             continue
-        for field in unknown_fields(spec, source.document.get("spec") or {}, "spec"):
-            fields = ", ".join(field.known)
-            raise DocumentError(f"{source.place}: {field.path}: there is no such field; the fields are {fields}")
-        try:
-            problem = next(_refusals(source), None)
-        except DocumentError as error:
-            raise DocumentError(f"{source.place}: {error}") from error
-        if problem is not None:
-            raise DocumentError(f"{source.place}: {problem.path}: {problem.message}")
+        with source.names_errors():
+            for field in unknown_in(source.kind, source.document):
+                raise DocumentError(f"there is no such field; the fields are {', '.join(field.known)}", field.path)
+            for problem in _refusals(source):
+                raise DocumentError(problem.message, problem.path)
+
+
+def unknown_in(kind: str, document: Mapping[str, Any]) -> Iterator[UnknownField]:
+    """Yield every field that an object of resource.k8s.io does not have, in its v1 form and without its status."""
+    written = {name: value for name, value in document.items() if name != "status"}
+    return (field for field in unknown_fields(COMPLETE[kind], written) if field.path not in _SERVERS)
 
 
 def _unchecked(expression: str) -> None:  # noqa: ARG001 - the allocator reports invalid expressions
@@ -174,7 +167,5 @@ def check_unused(documents: Iterable[SourceDocument]) -> None:
         DocumentError: an object is invalid; names the place.
     """
     for source in documents:
-        try:
+        with source.names_errors():
             check_cluster_object(source)
-        except DocumentError as error:
-            raise DocumentError(f"{source.place}: {error}") from error

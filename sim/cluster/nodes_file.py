@@ -83,11 +83,8 @@ def slice_templates(kind: NodeKind, discover: Discover) -> list[ResourceSliceSpe
     made = []
     for source in load_documents([kind.slices]):
         if source.kind == "ResourceSlice":
-            try:
-                spec = decode(ResourceSlice, source.document).spec
-            except DocumentError as error:
-                raise DocumentError(f"{source.place}: {error}") from error
-            made.append(slice_template(spec))
+            with source.names_errors():
+                made.append(slice_template(decode(ResourceSlice, source.document).spec))
     return made
 
 

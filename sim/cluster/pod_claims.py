@@ -190,6 +190,8 @@ def _unbound(pod: SchedulingPod, claims: Iterable[ResourceClaim]) -> Iterator[st
 
 
 def _gates(pod: SchedulingPod) -> list[str]:
+    if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
+        return [f"pod {pod.key} is being deleted"]
     gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
     return [f"pod {pod.key} waits until its scheduling gates are removed: {gates}"] if gates else []
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
+from dranode.api.field_errors import FieldError
 from dranode.api.resource import DeviceClaim, DeviceClass
 from dranode.driver.claims.grant import applies
 from dranode.sim.allocator.explain import driver_of
@@ -32,29 +33,13 @@ class ExclusiveUse:
     shared_in_pod: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerConflict:
-    """Two containers of a pod that run at the same time and use the same claim.
-
-    Attributes:
-        path: the path where the second container names the claim.
-        claim: the pod's name for the claim.
-        sentence: the explanation for people.
-    """
-
-    path: str
-    claim: str
-    sentence: str
-
-
 def exclusive_use(
     devices: DeviceClaim, classes: Mapping[str, DeviceClass], drivers: Collection[str]
 ) -> ExclusiveUse | None:
     """Return the exclusive part of a claim, or None; `drivers` are those that pin containers."""
     policies: dict[str, set[str]] = {}
     for request in devices.requests:
-        options = (request.exactly,) if request.exactly is not None else request.first_available
-        for option in options:
+        for option in request.options.values():
             device_class = classes.get(option.device_class_name)
             driver = driver_of(device_class) if device_class is not None else None
             if device_class is None or driver not in drivers or getattr(option, "admin_access", None):
@@ -75,19 +60,24 @@ def exclusive_use(
     return ExclusiveUse(frozenset(policies), all(policy == {_POD} for policy in policies.values()))
 
 
-def container_conflicts(pod: SchedulingPod, uses: Mapping[str, ExclusiveUse]) -> Iterator[ContainerConflict]:
-    """Yield, for each claim, two containers that may not share it; `uses` are by the pod's names for claims."""
+def container_conflicts(pod: SchedulingPod, uses: Mapping[str, ExclusiveUse]) -> Iterator[tuple[str, FieldError]]:
+    """Yield each claim, by the pod's name for it, that two containers may not share, where the second one names it.
+
+    `uses` are by the pod's names for claims.
+    """
     for name, use in uses.items():
         if use.shared_in_pod:
             continue
         for (_, first), (path, second) in _together(pod):
             if _requests(first, name, use) & _requests(second, name, use):
                 index = next(number for number, entry in enumerate(second.resources.claims) if entry.name == name)
-                yield ContainerConflict(
-                    f"{path}.resources.claims[{index}]",
+                yield (
                     name,
-                    f"container {first.name} has the claim too, and only one container may use it at a time; to "
-                    'share it, set "sharing: pod" in its configuration',
+                    FieldError(
+                        f"{path}.resources.claims[{index}]",
+                        f"container {first.name} has the claim too, and only one container may use it at a time; to "
+                        'share it, set "sharing: pod" in its configuration',
+                    ),
                 )
                 break
 

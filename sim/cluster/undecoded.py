@@ -49,7 +49,7 @@ def all_problems(check: CheckDocument, document: Mapping[str, Any]) -> list[Fiel
             places = [error.path for error in errors]
             return errors + [error for error in result if not any(_within(error.path, place) for place in places)]
         place = _place(check, repaired, result)
-        message = _message(result)
+        message = result.problem
         errors.append(FieldError(_path(place), "it is required" if _MISSING.fullmatch(message) else message))
         if not _repaired(check, repaired, place):
             break
@@ -61,10 +61,6 @@ def _checked(check: CheckDocument, document: Mapping[str, Any]) -> list[FieldErr
         return check(document)
     except DocumentError as error:
         return error
-
-
-def _message(error: DocumentError) -> str:
-    return str(error).removeprefix(f"{error.path}: ") if error.path else str(error)
 
 
 def _place(check: CheckDocument, document: dict[str, Any], error: DocumentError) -> _Steps:
@@ -80,7 +76,7 @@ def _place(check: CheckDocument, document: dict[str, Any], error: DocumentError)
         if key is None:
             break
         steps.append(_Step(key, key=True))
-    missing = _MISSING.fullmatch(_message(error))
+    missing = _MISSING.fullmatch(error.problem)
     return (*steps, *([_Step(missing[1])] if missing else []))
 
 
@@ -141,7 +137,8 @@ _CONTAINER: Final = (
     "volumeMounts volumeDevices livenessProbe readinessProbe startupProbe lifecycle terminationMessagePath "
     "terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty targetContainerName"
 )
-_POD_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution preferredDuringSchedulingIgnoredDuringExecution"
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 # The fields of each type; after a colon, the type of a field whose value is checked.
 _TYPES: Final[Mapping[str, str]] = {
     "Pod": "apiVersion kind metadata:Metadata spec:PodSpec status",
@@ -169,11 +166,22 @@ _TYPES: Final[Mapping[str, str]] = {
     "Toleration": "key operator value effect tolerationSeconds",
     "Gate": "name",
     "Spread": (
-        "maxSkew topologyKey whenUnsatisfiable labelSelector minDomains nodeAffinityPolicy nodeTaintsPolicy "
-        "matchLabelKeys"
+        "maxSkew topologyKey whenUnsatisfiable labelSelector:LabelSelector minDomains nodeAffinityPolicy "
+        "nodeTaintsPolicy matchLabelKeys"
     ),
-    "Affinity": "nodeAffinity:PodAffinity podAffinity:PodAffinity podAntiAffinity:PodAffinity",
-    "PodAffinity": _POD_AFFINITY,
+    "Affinity": "nodeAffinity:NodeAffinity podAffinity:PodAffinity podAntiAffinity:PodAffinity",
+    "NodeAffinity": f"{_REQUIRED}:NodeSelector {_PREFERRED}:PreferredTerm",
+    "NodeSelector": "nodeSelectorTerms:NodeTerm",
+    "PreferredTerm": "weight preference:NodeTerm",
+    "NodeTerm": "matchExpressions:Requirement matchFields:Requirement",
+    "Requirement": "key operator values",
+    "PodAffinity": f"{_REQUIRED}:PodTerm {_PREFERRED}:WeightedTerm",
+    "WeightedTerm": "weight podAffinityTerm:PodTerm",
+    "PodTerm": (
+        "labelSelector:LabelSelector namespaces topologyKey namespaceSelector:LabelSelector matchLabelKeys "
+        "mismatchLabelKeys"
+    ),
+    "LabelSelector": "matchLabels matchExpressions:Requirement",
     "Deployment": (
         "replicas selector template:Template strategy minReadySeconds revisionHistoryLimit paused "
         "progressDeadlineSeconds"

@@ -70,7 +70,8 @@ def obstacle(demand: PodDemand, state: ClusterState) -> str:
         key = ClaimKey.of(claim)
         if key in demand.shared:
             continue  # the PodGroup is the consumer, however many pods it has
-        if key in state.allocations and _entries(key, state) >= MOST_CONSUMERS:
+        users = max(_entries(key, state), len(claim.status.reserved_for))  # pods of a dump may be left out
+        if key in state.allocations and users >= MOST_CONSUMERS:
             return f"resourceclaim in use: {key} already has {MOST_CONSUMERS} pods, the maximum"
     return ""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dranode.api.documents import encode_json
 from dranode.api.errors import UsageError
-from dranode.api.resource import DeviceRequest, PoolID, ResourceClaim
+from dranode.api.resource import PoolID, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Pool
@@ -42,18 +42,9 @@ def _problems(claim: ResourceClaim, classes: Collection[str], features: Features
         if request.first_available and not features.prioritized_list:
             where = f"resource claim {ClaimKey.of(claim)}, request {request.name}"
             yield f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled"
-        for name, device_class in _classes(request):
-            if device_class not in classes:
-                yield f"request {name}: device class {device_class} does not exist"
-
-
-def _classes(request: DeviceRequest) -> Iterator[tuple[str, str]]:
-    """Yield the request with its class, or each alternative with its own."""
-    if request.exactly is not None:
-        yield request.name, request.exactly.device_class_name
-    else:
-        for alternative in request.first_available:
-            yield f"{request.name}/{alternative.name}", alternative.device_class_name
+        for name, option in request.options.items():
+            if option.device_class_name not in classes:
+                yield f"request {name}: device class {option.device_class_name} does not exist"
 
 
 T = TypeVar("T")

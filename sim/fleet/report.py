@@ -278,14 +278,7 @@ def _alternatives(results: Iterable[PodResult]) -> dict[str, dict[str | None, in
                     counts = counts_by_request.setdefault(request.name, {})
                     for alternative in request.first_available:
                         counts.setdefault(alternative.name, 0)
-                    chosen = next(
-                        (
-                            alternative.name
-                            for alternative in request.first_available
-                            if f"{request.name}/{alternative.name}" in names
-                        ),
-                        None,
-                    )
+                    chosen = next((name.partition("/")[2] for name in request.options if name in names), None)
                     counts[chosen] = counts.get(chosen, 0) + 1
     return counts_by_request
 

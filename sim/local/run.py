@@ -172,7 +172,7 @@ class LocalRun:
         publish = {slice_.spec.driver for slice_ in self._published} | self.services.keys()
         for claim in claims:
             for request in claim.spec.devices.requests:
-                options = (request.exactly,) if request.exactly is not None else request.first_available
+                options = request.options.values()
                 chosen = [
                     classes[option.device_class_name] for option in options if option.device_class_name in classes
                 ]
@@ -198,8 +198,8 @@ class LocalRun:
         uses = {name: exclusive_use(specs[key], classes, pinning) for name, key in named.items()}
         exclusive = {name: use for name, use in uses.items() if use is not None}
         refusals = {
-            named[conflict.claim]: f"pod {pod.name}: {conflict.path}: {conflict.sentence}"
-            for conflict in container_conflicts(pod.pod, exclusive)
+            named[name]: f"pod {pod.name}: {conflict.path}: {conflict.message}"
+            for name, conflict in container_conflicts(pod.pod, exclusive)
         }
         for name in exclusive:
             first = self._users.setdefault(named[name], pod.name)

@@ -54,7 +54,7 @@ def workload_of_job(document: Mapping[str, Any], default: str = "") -> WorkloadD
     parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
     completions = parallelism if job.spec.completions is None else job.spec.completions
     count = min(parallelism, completions)
-    pod = checked_template(job.spec.template or {}, "spec.template")
+    pod = checked_template(job.spec.template or {}, "spec.template", stored=bool(job.metadata.uid))
     template = PodTemplate(metadata=pod.metadata, spec=pod.spec)
     pods = PodSetSpec(count=count, min_count=_least(job.metadata, count), template=template)
     left = max(0, completions - _ended(job, completions))
@@ -137,12 +137,8 @@ def located(source: SourceDocument, function: Callable[..., Any], *arguments: An
     Raises:
         DocumentError: the function raised it; the document's place (file and object) is prepended.
     """
-    try:
+    with source.names_errors():
         return function(*arguments)
-    except DocumentError as error:
-        placed = DocumentError(f"{source.place}: {error}")
-        placed.path = error.path
-        raise placed from error
 
 
 def find(sources: Iterable[SourceDocument]) -> tuple[SourceValue[Any], ...]:

@@ -1,12 +1,14 @@
-"""Defaulting and validation of resource amounts, as the API server does when a pod or node is created.
+"""Defaulting and validation of what decides where pods run, as the API server does when a pod or node is created.
 
 Sources: `SetDefaults_ResourceList` (amounts in thousandths), `SetDefaults_Pod` (requests from limits, ports of the
 host's network), the admission plug-ins DefaultTolerationSeconds and Priority; validation of `v1` Pods and Nodes in
-Kubernetes 1.36 (ValidateContainerResourceRequirements, validateOverhead, validatePodResources, ValidateNodeResources).
+Kubernetes 1.36 (ValidateContainerResourceRequirements, validateOverhead, validatePodResources, ValidateNodeResources),
+and 1.37 (ValidateNodeSelector, ValidateTolerations, validateTopologySpreadConstraints).
 Objects read from a cluster already have the defaults and passed validation; those from files do not.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Final, TypeAlias
@@ -18,9 +20,11 @@ from dranode.api.field_errors import FieldError
 from dranode.api.names import is_label_name
 from dranode.api.quantity import Quantity
 from dranode.api.resource import APIObject, ContainerResources, DeviceToleration
-from dranode.api.validation import pod_errors
+from dranode.api.slice_validation import selector_errors, term_errors
+from dranode.api.validation import pod_errors, toleration_errors
 from dranode.sim.scheduler.documents import (
     ContainerPort,
+    PodNodeAffinity,
     ResourceList,
     SchedulingContainer,
     SchedulingNode,
@@ -31,7 +35,6 @@ from dranode.sim.scheduler.requests import (
     CPU,
     HUGE_PAGES,
     MEMORY,
-    PODS,
     STORAGE,
     Counting,
     Exact,
@@ -176,29 +179,27 @@ def _quantity(amount: int | Fraction) -> Quantity:
 
 # Returns what is wrong with the name of a resource; empty if nothing is.
 _NameProblem = Callable[[str], str]
-_COUNTED: Final = frozenset(
-    {
-        PODS,
-        "configmaps",
-        "persistentvolumeclaims",
-        "replicationcontrollers",
-        "resourcequotas",
-        "secrets",
-        "services",
-        "services.loadbalancers",
-        "services.nodeports",
-    }
+_COUNTED: Final = (
+    r"pods|configmaps|persistentvolumeclaims|replicationcontrollers|resourcequotas|secrets|"
+    r"services(\.loadbalancers|\.nodeports)?"
 )
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_COMPARING: Final = ("Lt", "Gt")
+_UNSATISFIABLE: Final = ("DoNotSchedule", "ScheduleAnyway")
+_WEIGHTS: Final = range(1, 101)
 _CONTAINERS_ONLY: Final = Counting(0, pod_level=False)
 
 
-def check_pod(pod: SchedulingPod, head: str = "") -> None:
-    """Fail if the API server would reject the pod's claims or amounts; `head` is the path prefix of a pod template.
+def check_pod(pod: SchedulingPod, head: str = "", *, stored: bool = False) -> None:
+    """Fail if the API server would reject what `pod_scheduling_errors` checks, or the pod's claims.
+
+    `head` is the path prefix of a pod template; `stored` is whether an API server has accepted the template.
 
     Raises:
         DocumentError: a claim is not named, for example, or an amount is below 0, not whole, or above its limit.
     """
-    for error in (*pod_errors(pod, lambda _: None), *pod_amount_errors(pod)):
+    stored = stored or bool(pod.metadata.uid)
+    for error in (*pod_errors(pod, lambda _: None), *pod_scheduling_errors(pod, stored=stored)):
         raise DocumentError(error.message, f"{head}{error.path}")
 
 
@@ -212,8 +213,46 @@ def check_node_amounts(node: SchedulingNode) -> None:
         raise DocumentError(error.message, error.path)
 
 
-def pod_amount_errors(pod: SchedulingPod) -> Iterator[FieldError]:
-    """Yield every error in the pod's requests and limits, including those that the API server sets by default."""
+def pod_scheduling_errors(pod: SchedulingPod, *, stored: bool = False) -> Iterator[FieldError]:
+    """Yield every error in node affinity, tolerations, spread, requests and limits, defaults included.
+
+    A stored pod is checked for its amounts alone: API servers before 1.33 accepted, for example, label values in node
+    affinity that no label can have.
+    """
+    if not stored:
+        yield from _placement_errors(pod)
+    yield from _amount_errors(pod)
+
+
+def _placement_errors(pod: SchedulingPod) -> Iterator[FieldError]:
+    yield from _affinity_errors(pod.spec.affinity.node_affinity, "spec.affinity.nodeAffinity")
+    for index, toleration in enumerate(pod.spec.tolerations):
+        where = f"spec.tolerations[{index}]"
+        if not toleration.key and toleration.operator != "Exists":
+            yield FieldError(f"{where}.operator", "without a key, the operator must be Exists")
+        if toleration.operator not in _COMPARING:  # they are alpha
+            yield from toleration_errors(toleration, where, _EFFECTS)
+    for index, constraint in enumerate(pod.spec.topology_spread_constraints):
+        where = f"spec.topologySpreadConstraints[{index}]"
+        if constraint.max_skew <= 0:
+            yield FieldError(f"{where}.maxSkew", f"{constraint.max_skew} must be greater than zero")
+        if constraint.when_unsatisfiable not in _UNSATISFIABLE:
+            problem = f'"{constraint.when_unsatisfiable}" is neither {" nor ".join(_UNSATISFIABLE)}'
+            yield FieldError(f"{where}.whenUnsatisfiable", problem)
+
+
+def _affinity_errors(affinity: PodNodeAffinity, path: str) -> Iterator[FieldError]:
+    required = affinity.required_during_scheduling_ignored_during_execution
+    if required is not None:
+        yield from selector_errors(required, f"{path}.requiredDuringSchedulingIgnoredDuringExecution")
+    for index, term in enumerate(affinity.preferred_during_scheduling_ignored_during_execution):
+        where = f"{path}.preferredDuringSchedulingIgnoredDuringExecution[{index}]"
+        if term.weight not in _WEIGHTS:
+            yield FieldError(f"{where}.weight", f"{term.weight} is not within 1 and 100")
+        yield from term_errors(term.preference, f"{where}.preference")
+
+
+def _amount_errors(pod: SchedulingPod) -> Iterator[FieldError]:
     written, spec = pod.spec, with_default_amounts(pod).spec
     for field, as_written, defaulted in (
         ("initContainers", written.init_containers, spec.init_containers),
@@ -290,7 +329,7 @@ def _amounts(amounts: ResourceList, path: str, name_problem: _NameProblem) -> It
 
 def _counted(name: str) -> bool:
     """Return whether the resource is an integer; extended ones are, if a ResourceQuota could name them."""
-    return name in _COUNTED or (is_extended(name) and is_label_name(f"requests.{name}"))
+    return re.fullmatch(_COUNTED, name) is not None or (is_extended(name) and is_label_name(f"requests.{name}"))
 
 
 def _whole(spec: SchedulingPodSpec, written: ResourceList) -> Iterator[FieldError]:

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
@@ -108,6 +109,10 @@ class NodeCapacityStatus(NodeStatus, frozen=True, kw_only=True):
     capacity: Mapping[str, Quantity] = {}
     allocatable: Mapping[str, Quantity] = {}
     images: tuple[NodeImage, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.allocatable:  # the API server's default
+            force_setattr(self, "allocatable", self.capacity)
 
 
 class SchedulingNode(Node, frozen=True, kw_only=True):

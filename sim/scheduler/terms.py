@@ -182,10 +182,8 @@ class Owners:
         for source in sources:
             if source.kind == "Service" or source.kind in _KINDS:
                 self.kinds.add(source.kind)
-                try:
+                with source.names_errors():
                     self._enter(source)
-                except DocumentError as error:
-                    raise DocumentError(f"{source.place}: {error}") from error
 
     def selector(self, pod: SchedulingPod) -> LabelMatcher | None:
         """Return a selector of the pods to spread the pod with; None without a Service or controller."""

@@ -18,8 +18,9 @@ from dranode.tools.cli.doctor import command as doctor
 from dranode.tools.cli.explain import command as explain
 from dranode.tools.kubectl.plugin import plugin
 from tests.fakes.apiserver import ApiServer, api_server
+from tests.fakes.clusters import CLASS
 from tests.fakes.kubeconfig import asked_server, write_kubeconfig
-from tests.unit.sim.report.test_waiting import CLASS, claim, node, pod, slice_of
+from tests.unit.sim.report.test_waiting import claim, node, pod, slice_of
 
 PAGE = ("--html", "page.html")
 COMMANDS: dict[str, tuple[click.Command, tuple[str, ...]]] = {

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from tests.fakes.apiserver import Fault, api_server
+from tests.fakes.clusters import CLASS
 from tests.fakes.program import run_program
-from tests.unit.sim.report.test_waiting import CLASS, claim, node, pod, slice_of
+from tests.unit.sim.report.test_waiting import claim, node, pod, slice_of
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 CLUSTER = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranode.api.documents import decode
-from dranode.sim.scheduler.amounts import node_amount_errors, pod_amount_errors
+from dranode.sim.scheduler.amounts import node_amount_errors, pod_scheduling_errors
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from tests.interop.api import Api, RefusedError
 from tests.interop.control_plane import control_plane, why_no_control_plane
@@ -47,5 +47,5 @@ def verdicts_on(document: Document, api: Api) -> tuple[bool, list[str], Document
     if document["kind"] == "Node":
         found = [*node_amount_errors(decode(SchedulingNode, document))]
     else:
-        found = [*pod_amount_errors(decode(SchedulingPod, document))]
+        found = [*pod_scheduling_errors(decode(SchedulingPod, document))]
     return refused, [f"{each.path}: {each.message}" for each in found], document

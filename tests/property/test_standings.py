@@ -18,7 +18,7 @@ from dranode.sim.fit.demand import copy_of, demand_of
 from dranode.sim.fit.dump import read_dump
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
-from dranode.sim.scheduler.amounts import pod_amount_errors
+from dranode.sim.scheduler.amounts import pod_scheduling_errors
 from dranode.sim.scheduler.documents import SchedulingPod
 from tests.fakes.in_use import allocated_of
 from tests.interop.clusters import RandomCluster
@@ -39,7 +39,7 @@ def _documents(cluster: RandomCluster) -> tuple[list[Document], list[Document]]:
     for more, pod in cluster.pods(_NAMESPACES):
         documents += more
         # A random pod may break a rule of the API server.
-        if not any(pod_amount_errors(decode(SchedulingPod, pod))):
+        if not any(pod_scheduling_errors(decode(SchedulingPod, pod))):
             pods.append(pod)
     return documents, pods
 

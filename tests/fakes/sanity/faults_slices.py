@@ -301,3 +301,11 @@ class PublishesItsStart(RightDriver):
         pieces = super().pieces()
         pieces[0]["devices"][0]["attributes"]["start"] = {"int": self.starts}
         return pieces
+
+
+@fault("slices-after-restart", "1 slice changed, but not in content")
+class OrdersByItsStart(PublishesItsStart):
+    def pieces(self) -> list[Document]:
+        pieces = RightDriver.pieces(self)
+        pieces[0]["devices"].sort(key=lambda device: device["name"], reverse=self.starts % 2 == 0)
+        return pieces

@@ -28,7 +28,8 @@ def policy(default: str = "", values: str = "", low: str = "", step: str = "", h
         ("4", policy("1", low="-1"), "the minimum -1"),
         ("4", policy("2", low="2", step="2", high="1"), "the maximum 1"),
         ("4", policy("2", low="2", step="2", high="5"), "the maximum 5"),
-        ("4", policy("1", low="2"), "the default 1, which is not within 2 and 4"),
+        ("4", policy("1", low="2"), "the default 1, which is not 2 or more"),
+        ("4", policy("5", low="2", high="4"), "the default 5, which is not 2 or more, up to 4"),
         ("4", policy("1", low="1", step="0"), "the step 0, which is not positive"),
         ("1", policy("1", low="1", step="1"), "the minimum 1 and the step 1, together more than the capacity of 1"),
         ("9", policy("3", low="2", step="2"), "the default 3, which is not a whole number of steps of 2 from 2"),
@@ -50,6 +51,7 @@ def test_a_policy_against_the_rules_is_refused_with_its_values(
         policy("4", low="0", step="2", high="8"),
         policy("1500m", low="500m", step="500m"),
         policy("1Ki", "1 1024 2Ki"),
+        policy("2Mi", low="0"),
     ],
 )
 def test_a_policy_within_the_rules_is_accepted(given: CapacityRequestPolicy) -> None:

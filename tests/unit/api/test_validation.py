@@ -111,9 +111,9 @@ def test_a_valid_claim_has_no_errors() -> None:
         ({**exactly(), "config": [{"requests": ["q"]}]}, "spec.devices.config[0].requests[0]", '"q"'),
         ({**exactly(), "config": [{}]}, "spec.devices.config[0].opaque", "required"),
         (
-            {**exactly(), "config": [{"opaque": {"driver": "D", "parameters": {}}}]},
+            {**exactly(), "config": [{"opaque": {"driver": "d_", "parameters": {}}}]},
             "spec.devices.config[0].opaque.driver",
-            '"D"',
+            '"d_"',
         ),
         (
             {**exactly(), "config": [{"opaque": {"driver": "d", "parameters": [1]}}]},

@@ -225,6 +225,11 @@ def test_a_dump_in_a_windows_encoding_is_read(tmp_path: Path, encoding: str, tex
     assert [source.name for source in read_documents(path)] == ["é"]
 
 
+def test_joined_files_may_each_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = written(tmp_path, "\ufeffkind: Pod\n---\n\ufeffkind: Node\n")
+    assert [source.kind for source in read_documents(path)] == ["Pod", "Node"]
+
+
 def test_text_that_is_invalid_in_its_encoding_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     path.write_bytes(b"\xff\xfea")

@@ -8,38 +8,12 @@ from click.testing import CliRunner
 
 from dranode.api.errors import DocumentError
 from dranode.sim.cli.allocate import command
-
-CLASS = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "DeviceClass",
-    "metadata": {"name": "gpu"},
-    "spec": {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]},
-}
-
-
-def gpus(node: str, count: int) -> dict[str, Any]:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"{node}-gpu"},
-        "spec": {
-            "driver": "gpu.example.com",
-            "nodeName": node,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": f"gpu-{number}"} for number in range(count)],
-        },
-    }
+from tests.fakes.clusters import CLASS, claim_document
+from tests.fakes.clusters import slice_document as gpus
 
 
 def claim(name: str, count: int = 1, **status: Any) -> dict[str, Any]:
-    wanted = {"deviceClassName": "gpu", "count": count}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"devices": {"requests": [{"name": "r", "exactly": wanted}]}},
-        **({"status": status} if status else {}),
-    }
+    return {**claim_document(name, count), "status": status}
 
 
 def pod(name: str, *claims: str, **spec: Any) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from click.testing import CliRunner, Result
 
 from dranode.api.errors import DranodeError, UsageError
 from dranode.sim.cli.report import command
-from tests.unit.sim.report.test_waiting import CLASS, claim, pod, slice_of
+from tests.fakes.clusters import CLASS
+from tests.unit.sim.report.test_waiting import claim, pod, slice_of
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 

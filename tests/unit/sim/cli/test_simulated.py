@@ -9,6 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from dranode.driver.cli.commands import cli
+from tests.fakes.clusters import CLASS, node_document, slice_document
 
 DRA = "resource.k8s.io/v1"
 TEMPLATE = {
@@ -22,44 +23,21 @@ POD_SPEC = {
     "resourceClaims": [{"name": "g", "resourceClaimTemplateName": "gpu"}],
 }
 CLUSTER: list[dict[str, Any]] = [
-    {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "w", "labels": {"kubernetes.io/hostname": "w"}},
-        "status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "110"}},
-    },
-    {
-        "apiVersion": DRA,
-        "kind": "DeviceClass",
-        "metadata": {"name": "gpu"},
-        "spec": {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]},
-    },
-    {
-        "apiVersion": DRA,
-        "kind": "ResourceSlice",
-        "metadata": {"name": "s"},
-        "spec": {
-            "driver": "gpu.example.com",
-            "nodeName": "w",
-            "pool": {"name": "w", "generation": 1, "resourceSliceCount": 1},
-            "devices": [
-                {"name": f"gpu-{n}", "attributes": {"resource.kubernetes.io/numaNode": {"int": n // 2}}}
-                for n in range(4)
-            ],
-        },
-    },
+    node_document("w"),
+    CLASS,
+    slice_document(
+        "w",
+        [{"name": f"gpu-{n}", "attributes": {"resource.kubernetes.io/numaNode": {"int": n // 2}}} for n in range(4)],
+    ),
     TEMPLATE,
 ]
 CUSTOM = {"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition", "metadata": {"name": "net"}}
 
 
 def deployment(replicas: int) -> dict[str, Any]:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": {"a": "b"}}, "template": {"spec": POD_SPEC}},
-    }
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": POD_SPEC}
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
 
 
 def generated(kind: str, version: str, **rest: Any) -> dict[str, Any]:

@@ -232,6 +232,8 @@ def test_a_note_says_which_pods_are_created() -> None:
     assert note == "f, document 1 (StatefulSet a) creates 5 pods: a-0, a-1, a-2 and 2 more"
     (note,) = made(controller("ReplicaSet", replicas=0)).notes
     assert note == "f, document 1 (ReplicaSet a) creates no pod: spec.replicas is 0"
+    (note,) = made(controller("Job", parallelism=0)).notes
+    assert note == "f, document 1 (Job a) creates no pod: spec.parallelism is 0"
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,45 @@ def test_what_keeps_the_scheduler_from_trying_is_reported(spec: Document, proble
     assert problem in answer.placement.problem
 
 
+def test_neither_a_pod_that_is_being_deleted_nor_the_257th_of_a_claim_is_placed() -> None:
+    users = [f"elsewhere-{number}" for number in range(256)]
+    documents = [slice_document("a"), CLASS, claim_document("c", on=("a", "gpu-0"), users=users)]
+    leaving = pod_document("leaving")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    found = answers(node_document("a"), *documents, leaving, pod_document("p", claims=["c"]))
+    assert ["is being deleted" in answer.placement.problem for answer in found] == [True, False]
+    assert "already has 256 pods" in found[1].placement.problem
+
+
+@pytest.mark.parametrize(
+    ("terms", "fits"),
+    [
+        ([("In", "x", "-x")], False),
+        ([("NotIn", "-x")], False),
+        ([("In", "-x"), ("In", "1_000")], True),
+        ([("Gt", "5")], False),
+        ([("Exists",)], True),
+    ],
+)
+def test_a_stored_term_that_kube_scheduler_cannot_parse_matches_no_node(
+    terms: list[tuple[str, ...]], *, fits: bool
+) -> None:
+    expressions = [{"key": "a", "operator": operator, "values": values} for operator, *values in terms]
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]} for expression in expressions]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    pod = pod_document("p", affinity=affinity)
+    pod["metadata"]["uid"] = "stored"
+    (answer,) = answers(node_document("a", a="1_000"), pod)
+    assert (answer.placement.node is not None) == fits
+
+
+def test_the_allocatable_amounts_of_a_node_are_its_capacity_by_default() -> None:
+    node = node_document("a", "4")
+    node["status"] = {"capacity": node["status"]["allocatable"]}
+    (answer,) = answers(node, pod_document("p", "4"))
+    assert answer.placement.node == "a"
+
+
 def test_volumes_and_other_schedulers_are_named_as_not_simulated() -> None:
     spec: Document = {
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "d"}}],

@@ -5,25 +5,11 @@ from dranode.show.picture.fleet import WaitingPod
 from dranode.sim.allocator.features import Features
 from dranode.sim.report.cluster import cluster_seen
 from dranode.sim.report.picture import waiting
-
-CLASS = {
-    "kind": "DeviceClass",
-    "metadata": {"name": "gpu"},
-    "spec": {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]},
-}
+from tests.fakes.clusters import CLASS, slice_document
 
 
 def slice_of(node: str, count: int = 2) -> dict[str, Any]:
-    return {
-        "kind": "ResourceSlice",
-        "metadata": {"name": node},
-        "spec": {
-            "driver": "gpu.example.com",
-            "nodeName": node,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": f"gpu-{number}"} for number in range(count)],
-        },
-    }
+    return slice_document(node, count)
 
 
 def claim(name: str, count: int, *held: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Amounts of resources that the API server accepts or refuses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.check import check
 from dranode.sim.cluster.pods import read_cluster_documents
 from dranode.sim.fit.dump import read_dump
-from dranode.sim.scheduler.amounts import check_node_amounts, check_pod, node_amount_errors, pod_amount_errors
+from dranode.sim.scheduler.amounts import check_node_amounts, check_pod, node_amount_errors, pod_scheduling_errors
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 
 CONTAINER = "spec.containers[0].resources"
@@ -20,10 +20,12 @@ CONTAINER = "spec.containers[0].resources"
 
 def errors(**spec: Any) -> list[str]:
     pod = decode(SchedulingPod, {"metadata": {"name": "p"}, "spec": spec})
-    return [f"{error.path}: {error.message}" for error in pod_amount_errors(pod)]
+    return [f"{error.path}: {error.message}" for error in pod_scheduling_errors(pod)]
 
 
-def container(requests: dict[str, str] | None = None, limits: dict[str, str] | None = None) -> list[dict[str, Any]]:
+def container(
+    requests: Mapping[str, str | None] | None = None, limits: Mapping[str, str | None] | None = None
+) -> list[dict[str, Any]]:
     return [{"name": "c", "resources": {"requests": requests or {}, "limits": limits or {}}}]
 
 
@@ -53,13 +55,14 @@ def test_amounts_of_a_container_are_refused(
 
 
 def test_amounts_that_a_cluster_accepts_are_accepted() -> None:
-    amounts = {
+    amounts: dict[str, str | None] = {
         "cpu": "0.5",
         "memory": "1.5Gi",
         "ephemeral-storage": "0",
         "example.com/gpu": "2",
         "deviceclass.resource.kubernetes.io/gpu": "1",
         "hugepages-2Mi": "4Mi",
+        "example.com/nothing": None,  # a value that a chart left empty counts as 0
     }
     limits = {**amounts, "cpu": "1"}
     pods = {"requests": {"cpu": "1"}, "limits": {"cpu": "4", "hugepages-2Mi": "8Mi", "memory": "4Gi"}}
