@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -65,8 +65,32 @@ def show_waiting(client: Client, place: str, progress: ProgressReporter) -> None
     client.asking = asking
 
 
+# The fields of a kubeconfig that kubectl's other options for the connection replace. As for kubectl, `--help` of a
+# command does not list these options.
+_FIELDS: Final = (
+    *("cluster", "server", "certificate_authority", "tls_server_name", "insecure_skip_tls_verify"),
+    *("user", "token", "username", "password", "client_certificate", "client_key", "as_", "as_uid", "as_groups"),
+)
+_META: Final = "dranode.connection"
+
+
+def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value:
+        ctx.meta.setdefault(_META, {})[str(parameter.name)] = value
+
+
 def kubeconfig_options(function: F) -> F:
-    """Add kubectl's options for the cluster: `--kubeconfig`, `--context`."""
+    """Add kubectl's options for the cluster: `--kubeconfig`, `--context`, and those of `_FIELDS`."""
+    for field in _FIELDS:
+        names = [f"--{field.rstrip('_').replace('groups', 'group').replace('_', '-')}", field]
+        function = click.option(
+            *(names if field != "server" else ["-s", *names]),
+            expose_value=False,
+            callback=_keep,
+            hidden=True,
+            multiple=field == "as_groups",
+            is_flag=field == "insecure_skip_tls_verify",
+        )(function)
     kubeconfig = click.option(
         "--kubeconfig",
         default="",
@@ -117,16 +141,19 @@ def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "d
         UsageError: the given kubeconfig does not exist.
         UnreachableError: it cannot be used, or has no such context.
     """
-    kubeconfig = kubeconfig or named_kubeconfig() or ""
+    ctx = click.get_current_context(silent=True)
+    flags = ctx.meta.get(_META, {}) if ctx is not None else {}
+    # As for kubectl, a server needs no kubeconfig.
+    kubeconfig = kubeconfig or named_kubeconfig() or (os.devnull if "server" in flags else "")
     if not kubeconfig and (context or not os.environ.get("KUBERNETES_SERVICE_HOST")):
         return None
-    credentials = Credentials(kubeconfig, context=context)
+    credentials = Credentials(kubeconfig, context=context, flags=flags)
     credentials.check()
     chosen = None
     if kubeconfig:
         from dranode.driver.kube.kubeconfig import kubeconfig_context
 
-        chosen = kubeconfig_context(kubeconfig, context)
+        chosen = kubeconfig_context(kubeconfig, context, flags)
         namespace = namespace or chosen.namespace
     connection = Connection(credentials)
     server = connection.log_in()

@@ -282,9 +282,8 @@ class Connection:
             from dranode.driver.kube.kubeconfig import kubeconfig_server  # noqa: PLC0415 - YAML
 
             # Nobody can log in through a driver, and all of its calls wait for the program, so its time is limited.
-            return kubeconfig_server(
-                self._source.kubeconfig, self._source.context, _PROGRAM_SECONDS if self._retries else None
-            )
+            seconds = _PROGRAM_SECONDS if self._retries else None
+            return kubeconfig_server(self._source.kubeconfig, self._source.context, seconds, self._source.flags)
         return pod_server(self._source.service_account)
 
     # --- requests ---

@@ -10,6 +10,7 @@ import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -72,14 +73,14 @@ def provider_headers(path: str, context: str, provider: str) -> Callable[[], Map
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 
 
-def kubeconfig_context(path: str, context: str = "") -> ChosenContext:
+def kubeconfig_context(path: str, context: str = "", flags: Mapping[str, Any] = MappingProxyType({})) -> ChosenContext:
     """Return the context with this name, or the current one for an empty name.
 
     Raises:
         UnreachableError: the file cannot be used, or has no such context.
     """
     try:
-        return chosen_context(path, context)
+        return chosen_context(path, context, flags)
     except DocumentError as error:
         raise UnreachableError(f"{path} cannot be used: {error}") from error
 
@@ -96,19 +97,25 @@ def check_kubeconfig(path: str) -> None:
         raise UsageError(f"the kubeconfig {path} cannot be used: {error}") from error
 
 
-def kubeconfig_server(path: str, context: str = "", program_seconds: float | None = None) -> Server:
+def kubeconfig_server(
+    path: str,
+    context: str = "",
+    program_seconds: float | None = None,
+    flags: Mapping[str, Any] = MappingProxyType({}),
+) -> Server:
     """Return the server of a context, or of the current one.
 
     Args:
         path: the file, or several as in `KUBECONFIG`.
         context: the context's name; empty for the current one.
         program_seconds: how long a program that provides credentials may take; None for no limit.
+        flags: what replaces fields of the context's cluster and user (`chosen_context`).
 
     Raises:
         UnusableCredentialsError: the file cannot be used.
     """
     try:
-        return _server(chosen_context(path, context), path, program_seconds)
+        return _server(chosen_context(path, context, flags), path, program_seconds)
     except (DocumentError, UnreachableError, ProxyError, OSError, ValueError) as error:
         raise UnusableCredentialsError(f"the credentials in {path} cannot be used: {error}") from error
 

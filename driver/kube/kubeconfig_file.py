@@ -10,6 +10,7 @@ import binascii
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -132,14 +133,18 @@ class ChosenContext(msgspec.Struct, frozen=True):
 
 
 T = TypeVar("T", _NamedCluster, _NamedUser, _NamedContext)
+Part = TypeVar("Part", ConfigCluster, ConfigUser, ConfigContext)
+# With one of these, the user's own credentials do not count.
+_LOGINS: Final = {"token", "username", "client_certificate"}
 
 
-def chosen_context(paths: str, context: str = "") -> ChosenContext:
+def chosen_context(paths: str, context: str = "", flags: Mapping[str, Any] = MappingProxyType({})) -> ChosenContext:
     """Read kubeconfig files and choose a context.
 
     Args:
         paths: a file, or several separated by colons as in `KUBECONFIG`; missing files are ignored.
         context: the context's name; empty for the current context.
+        flags: what replaces fields of its cluster and its user, by the names here; `cluster` and `user` choose others.
 
     Raises:
         DocumentError: a file is not a kubeconfig, or there is no such context, cluster or user.
@@ -149,6 +154,8 @@ def chosen_context(paths: str, context: str = "") -> ChosenContext:
     name = context or next((file.current_context for file in files if file.current_context), "")
     # Cluster and user may be in other files than the context that names them.
     contexts = _first_of_each(entry for file in files for entry in file.contexts)
+    if not contexts and flags.get("server"):
+        return ChosenContext(name, "default", _with(ConfigCluster(), flags), _with(ConfigUser(), flags))
     if not contexts:
         raise DocumentError("it has no contexts, so it names no cluster; name another file with --kubeconfig")
     if not name:
@@ -156,18 +163,24 @@ def chosen_context(paths: str, context: str = "") -> ChosenContext:
         raise DocumentError(f"no current-context is set; {hint}: {_names(contexts)}")
     if name not in contexts:
         raise DocumentError(f'there is no context "{name}"; there are {_names(contexts)}')
-    chosen = contexts[name].context
+    chosen = _with(contexts[name].context, flags)
     clusters = _first_of_each(entry for file in files for entry in file.clusters)
     users = _first_of_each(entry for file in files for entry in file.users)
     if chosen.cluster not in clusters:
         raise DocumentError(f'context "{name}" names cluster "{chosen.cluster}"; there are {_names(clusters)}')
     if chosen.user and chosen.user not in users:
         raise DocumentError(f'context "{name}" names user "{chosen.user}"; there are {_names(users)}')
-    cluster = clusters[chosen.cluster].cluster
+    cluster = _with(clusters[chosen.cluster].cluster, flags)
     if not cluster.server:
         raise DocumentError(f'cluster "{chosen.cluster}" has no server')
-    user = users[chosen.user].user if chosen.user else ConfigUser()
-    return ChosenContext(name, chosen.namespace or "default", cluster, user)
+    user = users[chosen.user].user if chosen.user and not _LOGINS & flags.keys() else ConfigUser()
+    return ChosenContext(name, chosen.namespace or "default", cluster, _with(user, flags))
+
+
+def _with(part: Part, flags: Mapping[str, Any]) -> Part:
+    """Return the part with what flags replace; a file takes the place of data."""
+    given = {**flags, **{f"{name}_data": "" for name in flags}}
+    return msgspec.structs.replace(part, **{name: given[name] for name in part.__struct_fields__ if name in given})
 
 
 def exec_configuration(cluster: ConfigCluster) -> Any:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
@@ -305,11 +306,13 @@ class Credentials(NamedTuple):
         kubeconfig: a kubeconfig file, or several as in `KUBECONFIG`; empty for the service account of this pod.
         service_account: the folder with the pod's token and its certificate authority.
         context: the kubeconfig's context; empty for its current one.
+        flags: what replaces fields of the context's cluster and user.
     """
 
     kubeconfig: str = ""
     service_account: Path = SERVICE_ACCOUNT
     context: str = ""
+    flags: Mapping[str, Any] = MappingProxyType({})
 
     def check(self) -> None:
         """Check that there is a kubeconfig or a service account.

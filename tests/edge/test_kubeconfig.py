@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from dranode.driver.kube.client import APIRequest, Client, Timing
 from dranode.driver.kube.connection import Connection
@@ -23,6 +24,7 @@ from dranode.driver.kube.http1 import Outgoing
 from dranode.driver.kube.kubeconfig import kubeconfig_context
 from dranode.driver.kube.kubeconfig_file import ConfigExec
 from dranode.driver.kube.server import Credentials, UnreachableError
+from dranode.tools.kubectl.plugin import plugin
 from tests.fakes.apiserver import CERTIFICATES
 from tests.fakes.doctor import forbid
 from tests.fakes.kubeconfig import asked_server, in_base64, tunnel_proxy, write_kubeconfig
@@ -124,6 +126,26 @@ def test_impersonation_has_a_header_for_every_group(tmp_path: Path) -> None:
     assert seen.last("Impersonate-Uid") == ["7"]
     assert seen.last("Impersonate-Group") == ["dev", "ops"]
     assert seen.last("Impersonate-Extra-example.com%2Fscopes") == ["view"]
+
+
+def test_kubectls_options_for_the_connection_replace_what_the_context_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ["explain", "pod/p", "--as", "jane", "--as-group", "dev", "--as-group=ops", "--as-uid", "7"]
+    with asked_server() as seen:
+        write_kubeconfig(tmp_path, 1, {"client-certificate-data": "-----BEGIN"})
+        for named in ([], ["--kubeconfig", str(tmp_path / "kubeconfig")]):
+            seen.headers.clear()
+            server = ["-s", f"https://127.0.0.1:{seen.port}", "--insecure-skip-tls-verify", "--token", "mine"]
+            CliRunner().invoke(plugin, [*words, *server, *named])
+            assert seen.last("Authorization") == ["Bearer mine"]
+            assert seen.last("Impersonate-User") == ["jane"]
+            assert seen.last("Impersonate-Group") == ["dev", "ops"]
+            assert seen.last("Impersonate-Uid") == ["7"]
+    for name in ("cluster", "user"):
+        with pytest.raises(UnreachableError, match=f'names {name} "other"; there are'):
+            kubeconfig_context(str(tmp_path / "kubeconfig"), flags={name: "other"})
 
 
 # --- credential programs ---
