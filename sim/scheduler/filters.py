@@ -107,7 +107,7 @@ class Filters:
         """
         self.own = OwnFilters(info.pod, minor, elsewhere)
         self._spread = SpreadFilter(info.pod, snapshot)
-        self._affinity = AffinityFilter(info, snapshot)
+        self._affinity = AffinityFilter(info, snapshot, minor)
         self.far_reaching = not self._spread.idle or not self._affinity.idle
 
     def refusal(self, info: NodeInfo) -> Refusal | None:

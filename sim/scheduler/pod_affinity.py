@@ -1,9 +1,10 @@
 """Pod affinity and anti-affinity: which pods a pod has to, should, or must not run near.
 
-Source: InterPodAffinity of kube-scheduler, 1.36.4 and 1.37.1.
+Source: InterPodAffinity of kube-scheduler, 1.34.10, 1.35.8, 1.36.5 and 1.37.2.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
@@ -17,15 +18,18 @@ OTHERS_FAR: Final = "node(s) didn't satisfy existing pods anti-affinity rules"
 # The weight of a bound pod's required affinity when another pod is scored (`hardPodAffinityWeight`).
 _REQUIRED_WEIGHT: Final = 1
 
+_SELECTED_ONCE: Final = 37  # the minor release since which namespaces are selected by their labels alone
+
 _Topologies = dict[tuple[str, str], int]
 
 
 class AffinityFilter:
     """Filters nodes by the pod's required terms and by the anti-affinity of bound pods."""
 
-    def __init__(self, info: PodInfo, snapshot: Snapshot) -> None:
+    def __init__(self, info: PodInfo, snapshot: Snapshot, minor: int) -> None:
         """Count the pods that match the terms, by topology."""
         self._info = info
+        self._again = minor < _SELECTED_ONCE
         self._namespaces = snapshot.namespaces
         terms = info.terms
         self._near: _Topologies = {}
@@ -33,14 +37,15 @@ class AffinityFilter:
         self._repelled: _Topologies = {}
         for node in snapshot.with_terms:
             for other in node.with_terms:
-                self._count(self._repelled, other.terms.anti_affinity, info.pod, node.node)
+                matching = [term for term in other.terms.anti_affinity if term.matches(info.pod, self._namespaces)]
+                _enter(self._repelled, matching, node.node)
         if terms.affinity or terms.anti_affinity:
             for node in snapshot.nodes.values():
                 for other in node.pods.values():
                     # A pod counts for affinity only if it matches all terms, but for each anti-affinity term by itself.
                     if terms.affinity and self._matches_all(other.pod):
                         _enter(self._near, terms.affinity, node.node)
-                    self._count(self._far, terms.anti_affinity, other.pod, node.node)
+                    _enter(self._far, filter(partial(self._selects, other.pod), terms.anti_affinity), node.node)
 
     @property
     def idle(self) -> bool:
@@ -73,19 +78,18 @@ class AffinityFilter:
         return None
 
     def _matches_all(self, pod: SchedulingPod) -> bool:
-        return all(term.matches(pod, self._namespaces) for term in self._info.terms.affinity)
+        return all(self._selects(pod, term) for term in self._info.terms.affinity)
 
-    def _count(
-        self, counts: _Topologies, terms: Iterable[AffinityTerm], pod: SchedulingPod, node: SchedulingNode
-    ) -> None:
-        _enter(counts, [term for term in terms if term.matches(pod, self._namespaces)], node)
+    def _selects(self, pod: SchedulingPod, own: AffinityTerm) -> bool:
+        return own.matches(pod, self._namespaces, again=self._again)
 
 
 class AffinityScore:
     """Scores nodes by the preferred terms of the pod and the terms of bound pods."""
 
-    def __init__(self, info: PodInfo, snapshot: Snapshot) -> None:
+    def __init__(self, info: PodInfo, snapshot: Snapshot, minor: int) -> None:
         """Add up the weights."""
+        self._again = minor < _SELECTED_ONCE
         self._weights: dict[str, dict[str, int]] = {}
         preferring = bool(info.terms.preferred or info.terms.preferred_anti)
         for node in snapshot.nodes.values() if preferring else snapshot.with_terms:
@@ -111,16 +115,16 @@ class AffinityScore:
 
     def _weigh(self, info: PodInfo, other: PodInfo, node: SchedulingNode, namespaces: Namespaces) -> None:
         terms_of_pod, terms_of_other = info.terms, other.terms
-        for terms, pod, sign in (
-            (terms_of_pod.preferred, other.pod, 1),
-            (terms_of_pod.preferred_anti, other.pod, -1),
-            (terms_of_other.affinity, info.pod, 1),
-            (terms_of_other.preferred, info.pod, 1),
-            (terms_of_other.preferred_anti, info.pod, -1),
+        for terms, pod, sign, again in (
+            (terms_of_pod.preferred, other.pod, 1, self._again),
+            (terms_of_pod.preferred_anti, other.pod, -1, self._again),
+            (terms_of_other.affinity, info.pod, 1, False),
+            (terms_of_other.preferred, info.pod, 1, False),
+            (terms_of_other.preferred_anti, info.pod, -1, False),
         ):
             for term in terms:
                 value = node.metadata.labels.get(term.topology_key)
-                if value is not None and term.matches(pod, namespaces):
+                if value is not None and term.matches(pod, namespaces, again=again):
                     values = self._weights.setdefault(term.topology_key, {})
                     values[value] = values.get(value, 0) + sign * (term.weight or _REQUIRED_WEIGHT)
 

@@ -75,7 +75,7 @@ def _tables(
     pod = info.pod
     resources = ResourceScore.of(pod, minor)
     spread = spread_scores(pod, snapshot, feasible)
-    affinity = AffinityScore(info, snapshot)
+    affinity = AffinityScore(info, snapshot, minor)
 
     def raws(score: Callable[[NodeInfo], int]) -> dict[str, int]:
         return {node.name: score(node) for node in feasible}

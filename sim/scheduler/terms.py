@@ -45,13 +45,16 @@ class AffinityTerm:
     _namespaces: frozenset[str]
     _of_namespaces: LabelMatcher | None
 
-    def matches(self, pod: SchedulingPod, namespaces: Namespaces) -> bool:
-        """Return whether the term selects the pod."""
-        namespace = pod.metadata.namespace
+    def matches(self, pod: SchedulingPod, namespaces: Namespaces, *, again: bool = False) -> bool:
+        """Return whether the term selects the pod.
+
+        With `again`, namespaces without labels count too: before 1.37, kube-scheduler evaluated the selectors of
+        namespaces of the pod that it schedules a second time, without the labels, so `NotIn` selected all of them.
+        """
+        namespace, selector = pod.metadata.namespace, self._of_namespaces
         if namespace not in self._namespaces:
-            if self._of_namespaces is None:
-                return False
-            if not self._of_namespaces.matches({_NAME_LABEL: namespace, **namespaces.get(namespace, {})}):
+            labels = {_NAME_LABEL: namespace, **namespaces.get(namespace, {})}
+            if selector is None or not (selector.matches(labels) or (again and selector.matches({}))):
                 return False
         return self._pods.matches(pod.metadata.labels)
 

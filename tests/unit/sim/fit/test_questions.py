@@ -135,7 +135,7 @@ def test_neither_a_pod_that_is_being_deleted_nor_the_257th_of_a_claim_is_placed(
 @pytest.mark.parametrize(
     ("terms", "fits"),
     [
-        ([("In", "x", "-x")], False),
+        ([("In", "1_000", "-x")], False),
         ([("NotIn", "-x")], False),
         ([("In", "-x"), ("In", "1_000")], True),
         ([("Gt", "5")], False),
@@ -151,6 +151,17 @@ def test_a_stored_term_that_kube_scheduler_cannot_parse_matches_no_node(
     pod = pod_document("p", affinity=affinity)
     pod["metadata"]["uid"] = "stored"
     (answer,) = answers(node_document("a", a="1_000"), pod)
+    assert (answer.placement.node is not None) == fits
+
+
+@pytest.mark.parametrize(("name", "fits"), [("1.36.4", False), ("1.37.1", True)])
+def test_a_namespace_that_anti_affinity_excludes_counts_before_1_37(name: str, *, fits: bool) -> None:
+    excluded = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["default"]}
+    term = {"labelSelector": {}, "namespaceSelector": {"matchExpressions": [excluded]}, "topologyKey": "a"}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    documents = [node_document("w", a="b"), pod_document("old", node="w"), pod_document("new", affinity=affinity)]
+    questions = questions_of(*documents, features=Features.of(release(name)))
+    (answer,) = questions.answers(questions.selected(["new"]))
     assert (answer.placement.node is not None) == fits
 
 
