@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -107,7 +108,21 @@ def reporting(screen: Console | None = None) -> Iterator[ProgressReporter]:
             bar.update(done, total)
             live.update(counted if total else spinner)
 
-        yield show
+        def end(number: int, frame: object) -> None:
+            del frame
+            live.console.show_cursor()
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+        # `timeout` and a closed terminal end the process before Live can show the cursor again. nohup ignores SIGHUP.
+        ending = [name for name in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(name) is signal.SIG_DFL]
+        for number in ending:
+            signal.signal(number, end)
+        try:
+            yield show
+        finally:
+            for number in ending:
+                signal.signal(number, signal.SIG_DFL)
 
 
 def picture_options(function: F) -> F:

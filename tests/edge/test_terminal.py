@@ -113,3 +113,12 @@ def test_ctrl_c_ends_a_command_that_waits_for_an_api_server(tmp_path: Path, comm
             process.send_signal(signal.SIGINT)
             # Shells end a loop around a command only if the signal has ended it.
             assert process.wait(30) == -signal.SIGINT
+
+
+def test_a_command_that_a_signal_ends_shows_the_cursor_again(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        kubeconfig = write_kubeconfig(tmp_path, silent.getsockname()[1], {}, scheme="http")
+        claims: list[str | Path] = [PROGRAM.with_name("kubectl-dranode"), "claims", "--kubeconfig", kubeconfig]
+        status, screen = in_terminal(["timeout", "--foreground", "6", *claims], 80, tmp_path)
+    assert status == 124
+    assert screen.written.rindex("\x1b[?25h") > screen.written.rindex("\x1b[?25l")
