@@ -100,9 +100,16 @@ def _unknown_fields(documents: Iterable[SourceDocument]) -> Iterator[str]:
     """Yield a sentence for each unknown field of pods and controllers that no API server has stored."""
     for source in documents:
         template = POD_TEMPLATES.get(source.kind, ())
-        if (template or source.kind == "Pod") and not (source.document.get("metadata") or {}).get("uid"):
+        if (source.document.get("metadata") or {}).get("uid"):
+            continue
+        if template or source.kind == "Pod":
             for error in unknown_pod_fields(source.document, source.kind, template):
                 yield f"{source.place}: {error.path}: {error.message}"
+        pod_sets = (source.document.get("spec") or {}).get("podSets") if source.kind == "Workload" else None
+        for number, pod_set in enumerate(pod_sets if isinstance(pod_sets, list) else ()):
+            made = {"template": pod_set.get("template") if isinstance(pod_set, dict) else None}
+            for error in unknown_pod_fields(made, "PodTemplate", POD_TEMPLATES["PodTemplate"]):
+                yield f"{source.place}: spec.podSets[{number}].{error.path}: {error.message}"
 
 
 def report_notes(notes: Sequence[str]) -> None:

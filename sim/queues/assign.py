@@ -477,10 +477,12 @@ class _Search:
     def verdict(self, of: FlavorResource, assumed: int, amount: int) -> FlavorVerdict:
         """Return how `amount` fits in addition to what earlier pod sets are `assumed` to use."""
         name, total = self.queue.name, assumed + amount
+        earlier = f" ({amount_text(of.resource, assumed)} of them for earlier pod sets)" if assumed else ""
+        text = f"{amount_text(of.resource, total)}{earlier}"
         most = self.usage.capacity(name, of)
         if total > most:
             limit = f'the {amount_text(of.resource, most)} that "{name}" can ever have'
-            why = f"{amount_text(of.resource, total)} is more than {limit}"
+            why = f"{text} is more than {limit}"
             return FlavorVerdict(FlavorMode.NO_FIT, why=why)
         borrow, below_root = self.usage.borrow_level(name, of, total)
         free = self.usage.available(name, of)
@@ -488,7 +490,7 @@ class _Search:
             return FlavorVerdict(
                 FlavorMode.FIT,
                 borrow,
-                f"{amount_text(of.resource, total)} of {amount_text(of.resource, free)} available",
+                f"{text} of {amount_text(of.resource, free)} available",
             )
         short = f"{amount_text(of.resource, total - free)} more needed"
         nominal = self.usage.nodes[name].quota(of).nominal

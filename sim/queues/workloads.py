@@ -128,8 +128,12 @@ def workload_of(document: WorkloadDocument, key: str, created: float, around: Wo
             counts = pod_counts(pod_set.template.spec, namespace, around.devices)
         except UncountableError as error:
             counts, why = {}, why or f"pod set {pod_set.name}: {error}"
-        refusal_by_claims = refusal_of_claims(pod_set.template.spec, namespace, around.devices)
-        why = why or (f"pod set {pod_set.name}: {refusal_by_claims}" if refusal_by_claims else "")
+        refused = refusal_of_claims(pod_set.template.spec, namespace, around.devices)
+        for container in (*pod_set.template.spec.init_containers, *pod_set.template.spec.containers):
+            for name, limit in container.resources.limits.items():
+                if (request := container.resources.requests.get(name, limit)) > limit:
+                    refused = refused or f"a container requests {name}: {request}, more than its limit of {limit}"
+        why = why or (f"pod set {pod_set.name}: {refused}" if refused else "")
         pod_sets.append(_pod_set(pod_set, counts, around.queues, queue, ended.get(pod_set.name, 0)))
     priority = _priority(spec, around.priorities) + (_boost(annotations) if gates.priority_boost else 0)
     return Workload(key, queue, priority, created, tuple(pod_sets), why)

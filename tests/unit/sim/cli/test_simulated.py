@@ -158,3 +158,7 @@ def test_all_files_of_queues_and_of_nodes_are_read(tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text(yaml.safe_dump({**kueue, "kind": "Nonsense", "metadata": {"name": "f"}}))
     queues = ("--queues", str(tmp_path / "one.yaml"), "--queues", str(tmp_path / "two.yaml"))
     assert "two.yaml" in str(run(tmp_path, [deployment(1)], "local", *queues).exception)
+    template = {"spec": {"containers": [{"name": "c", "resource": {}}]}}
+    made = {**kueue, "kind": "Workload", "metadata": {"name": "w"}, "spec": {"podSets": [{"template": template}]}}
+    noted = run(tmp_path, [made], "local", *queues[:2]).stderr
+    assert "spec.podSets[0].template.spec.containers[0].resource: there is no such field" in noted

@@ -114,6 +114,9 @@ def test_a_job_with_impossible_amounts_is_refused_with_the_path(template: dict[s
     with pytest.raises(DocumentError) as raised:
         load(sources([*BASE, job("j", template=template)]))
     assert str(raised.value).endswith(f"(Job j): spec.template.spec.{error}")
+    if "more than the limit" in error:
+        refused = load(sources([*BASE, workload("w", "door", pod_set(spec=template))])).pending[0].inadmissible
+        assert refused == "pod set main: a container requests cpu: 2, more than its limit of 1"
 
 
 @pytest.mark.parametrize(("number", "minimum"), [("0", None), ("3", None), ("x", None), ("3", 3)])
