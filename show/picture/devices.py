@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Final, TypeAlias
 
@@ -46,24 +46,16 @@ def published(
     newest = newest_slices(slices)
     devices: dict[str, list[FleetDevice]] = {name: [] for name in known}
     remarks: dict[str, list[str]] = {name: list(of_node) for name, of_node in known.items()}
-    counters: dict[PoolID, dict[tuple[str, str], Tally]] = {}
-    draws: dict[DeviceKey, CounterAmounts] = {}
     for pool, parts in newest.items():
         places: set[str] = set()
         for part in parts:
-            for counter_set in part.spec.shared_counters:
-                for name, counter in counter_set.counters.items():
-                    counters.setdefault(pool, {})[counter_set.name, name] = counter.value.value
             places.add(part.spec.node_name or "")
             devices.setdefault(part.spec.node_name or "", [])  # an empty slice shows that a driver is alive
             for device in part.spec.devices:
                 place = part.spec.node_name or device.node_name or ""
                 places.add(place)
                 rules = ruled(DeviceKey(pool.driver, pool.pool, device.name))
-                shown = fleet_device(pool.driver, pool.pool, device, rules)
-                devices.setdefault(place, []).append(shown)
-                if device.consumes_counters:
-                    draws[shown.key] = _draws(device)
+                devices.setdefault(place, []).append(fleet_device(pool.driver, pool.pool, device, rules))
         count = parts[0].spec.pool.resource_slice_count
         if len(parts) != count:
             for place in places:
@@ -76,7 +68,39 @@ def published(
         for name in sorted(devices, key=_by_number)
         if name or devices[name]
     ]
-    return Published(tuple(nodes), counters, draws)
+    return Published(tuple(nodes), *counters_and_draws(newest))
+
+
+def counters_and_draws(
+    newest: Mapping[PoolID, Iterable[ResourceSlice]],
+) -> tuple[Mapping[PoolID, CounterAmounts], Mapping[DeviceKey, CounterAmounts]]:
+    """Return the counters of each pool, and those that each device consumes (KEP-4815)."""
+    counters: dict[PoolID, dict[tuple[str, str], Tally]] = {}
+    draws: dict[DeviceKey, CounterAmounts] = {}
+    for pool, parts in newest.items():
+        for part in parts:
+            for counter_set in part.spec.shared_counters:
+                for name, counter in counter_set.counters.items():
+                    counters.setdefault(pool, {})[counter_set.name, name] = counter.value.value
+            for device in part.spec.devices:
+                if device.consumes_counters:
+                    draws[DeviceKey(pool.driver, pool.pool, device.name)] = _draws(device)
+    return counters, draws
+
+
+def blocked_devices(
+    counters: Mapping[PoolID, CounterAmounts], draws: Mapping[DeviceKey, CounterAmounts], held: Collection[DeviceKey]
+) -> Iterator[DeviceKey]:
+    """Yield the devices that no claim holds and for which too little is left of a counter."""
+    remaining = {pool: dict(amounts) for pool, amounts in counters.items()}
+    for key in draws.keys() & held:
+        pool = remaining.get(PoolID(key.driver, key.pool), {})
+        for counter, amount in draws[key].items():
+            pool[counter] = pool.get(counter, 0) - amount
+    for key, amounts in draws.items():
+        pool = remaining.get(PoolID(key.driver, key.pool), {})
+        if key not in held and any(amount > pool.get(counter, 0) for counter, amount in amounts.items()):
+            yield key
 
 
 def with_unpublished(fleet: Published, claims: Iterable[FleetClaim]) -> Published:

@@ -169,7 +169,7 @@ def _placed(view: DriverView) -> Iterable[PlacedDevice]:
             name=device.name,
             numa=numa_of(device),
             shared=bool(device.allow_multiple_allocations),
-            taints=tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in device.taints),
+            taints=tuple(taint.text for taint in device.taints),
             holders=tuple(
                 sorted(
                     str(holding.claim)

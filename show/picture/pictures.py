@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dranode.api.quantity import Quantity
-from dranode.api.resource import AllocationResult, ObjectMeta, PoolID, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.api.resource import AllocationResult, ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.driver.claims.grant import readable_results
 from dranode.driver.claims.hooks import Layout
-from dranode.show.picture.devices import Published, RuledTaints, Tally, published, with_unpublished
+from dranode.show.picture.devices import Published, RuledTaints, Tally, blocked_devices, published, with_unpublished
 from dranode.show.picture.fleet import (
     CPUS,
     DeviceKey,
@@ -157,24 +157,11 @@ def moment(title: str, fleet: Published, claims: Iterable[FleetClaim], unknown: 
                 amounts = consumed.setdefault(share.device, {})
                 for name, amount in share.consumed.items():
                     amounts[name] = amounts.get(name, 0) + amount.value
-    blocked = frozenset(_blocked(fleet, consumed.keys()))
+    blocked = frozenset(blocked_devices(fleet.counters, fleet.draws, consumed.keys()))
     fragmented = {
         node.name: units for node in fleet.nodes if (units := tuple(_fragmented(node, fleet, consumed, unknown)))
     }
     return FleetMoment(title, claims, blocked, frozenset(unknown), fragmented)
-
-
-def _blocked(fleet: Published, held: Iterable[DeviceKey]) -> Iterator[DeviceKey]:
-    remaining = {pool: dict(amounts) for pool, amounts in fleet.counters.items()}
-    held = set(held)
-    for key in held & fleet.draws.keys():
-        pool = remaining.get(PoolID(key.driver, key.pool), {})
-        for counter, amount in fleet.draws[key].items():
-            pool[counter] = pool.get(counter, 0) - amount
-    for key, draws in fleet.draws.items():
-        pool = remaining.get(PoolID(key.driver, key.pool), {})
-        if key not in held and any(amount > pool.get(counter, 0) for counter, amount in draws.items()):
-            yield key
 
 
 def _fragmented(

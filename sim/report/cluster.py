@@ -15,6 +15,7 @@ from dranode.driver.claims.users import pods_among
 from dranode.show.picture.fleet import FleetClaim
 from dranode.show.picture.pictures import shares_of
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
+from dranode.sim.scheduler.documents import SchedulingPod
 
 T = TypeVar("T")
 
@@ -131,8 +132,8 @@ def cluster_seen(
     warnings = _warnings(by_kind["Event"])
     pods = tuple(
         pod_seen
-        for source, pod in _decoded(Pod, by_kind["Pod"], unread)
-        if (pod_seen := _pod(pod, source.document, warnings)).phase not in _POD_FINISHED
+        for _, pod in _decoded(SchedulingPod, by_kind["Pod"], unread)
+        if (pod_seen := _pod(pod, warnings)).phase not in _POD_FINISHED
     )
     return ClusterSeen(
         slices,
@@ -190,33 +191,29 @@ def _lacking(by_kind: Mapping[str, Sequence[SourceDocument]], kinds: Collection[
             yield f"no {kind} was read: {without}"
 
 
-def _pod(pod: Pod, document: Mapping[str, Any], warnings: Mapping[str, Sequence[str]]) -> PodSeen:
+def _pod(pod: SchedulingPod, warnings: Mapping[str, Sequence[str]]) -> PodSeen:
     namespace = pod.metadata.namespace or _NAMESPACE
     name = _full_name(namespace, pod.metadata.name)
-    status = _mapping(document.get("status"))
-    generated = {
-        str(item.get("name")): item.get("resourceClaimName") for item in _mappings(status.get("resourceClaimStatuses"))
-    }
+    status = pod.status
+    generated = {item.name: item.resource_claim_name for item in status.resource_claim_statuses}
     claims: list[str] = []
     ungenerated: list[str] = []
     for entry in pod.spec.resource_claims:
         claim_name = entry.resource_claim_name or generated.get(entry.name)
         if claim_name:
-            claims.append(_full_name(namespace, str(claim_name)))
+            claims.append(_full_name(namespace, claim_name))
         elif entry.name not in generated:  # a status without a claim name means that no claim is needed
             ungenerated.append(entry.name)
-    extended = _mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")
-    if isinstance(extended, str):
-        claims.append(_full_name(namespace, extended))
-    conditions = _mappings(status.get("conditions"))
-    scheduled = next((condition for condition in conditions if condition.get("type") == "PodScheduled"), {})
+    if (extended := status.extended_resource_claim_status) is not None:
+        claims.append(_full_name(namespace, extended.resource_claim_name))
+    unscheduled = (item for item in status.conditions if (item.type, item.status) == ("PodScheduled", "False"))
     return PodSeen(
         name,
         pod,
         tuple(claims),
         tuple(ungenerated),
-        str(status.get("phase") or ""),
-        str(scheduled.get("message") or "") if scheduled.get("status") == "False" else "",
+        status.phase,
+        next((item.message for item in unscheduled), ""),
         tuple(warnings.get(name, ())),
     )
 

@@ -6,10 +6,10 @@ Only the slices of a pool's newest generation (`spec.pool.generation`) count, as
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final
 
 from dranode.api.quantity import Quantity
 from dranode.api.resource import (
@@ -20,17 +20,15 @@ from dranode.api.resource import (
     newest_slices,
 )
 from dranode.driver.claims.grant import readable_results
+from dranode.show.picture.devices import blocked_devices, counters_and_draws
+from dranode.show.picture.fleet import DeviceKey
+from dranode.show.picture.node import numa_of
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Amount
-from dranode.sim.allocator.taint_rules import DeviceTaintRule, rules_on
+from dranode.sim.allocator.taint_rules import DeviceTaintRule, rules_on, untolerated
 
-# Driver, pool and device.
-DevicePlace: TypeAlias = tuple[str, str, str]
-
-_NUMA: Final = ("resource.kubernetes.io/numaNode", "numaNode", "numaNodeID")
 _NEWEST: Final = Features()
 _MOST_POOLS: Final = 10
-_EXCLUDING: Final = frozenset(("NoSchedule", "NoExecute"))
 
 
 class Availability(StrEnum):
@@ -69,7 +67,7 @@ class DeviceRow:
         pool: its pool.
         name: its name.
         node: the node that it is on; empty if several nodes can use it.
-        numa: its NUMA nodes, from its attributes; empty if it has none.
+        numa: its NUMA node, from its attributes; None if it has none.
         state: whether it is free.
         free: how much is left of each capacity that claims share, by name.
         total: the whole of each of these capacities.
@@ -82,7 +80,7 @@ class DeviceRow:
     pool: str
     name: str
     node: str
-    numa: tuple[int, ...]
+    numa: int | None
     state: Availability
     free: Mapping[str, Amount]
     total: Mapping[str, Amount]
@@ -96,23 +94,25 @@ def device_rows(
 ) -> Iterator[DeviceRow]:
     """Yield every device of the newest generation of each pool, by driver, node, slice and order in the slice."""
     held = held_parts(claims)
-    newest = [slice_ for pool in newest_slices(slices).values() for slice_ in pool]
-    counters = _Counters(newest, held)
+    pools = newest_slices(slices)
+    holding = {key for key, parts in held.items() if not all(part.admin for part in parts)}
+    blocked = frozenset(blocked_devices(*counters_and_draws(pools), holding))
+    newest = [slice_ for pool in pools.values() for slice_ in pool]
     newest.sort(key=lambda slice_: (slice_.spec.driver, slice_.spec.node_name or "", slice_.metadata.name))
     for slice_ in newest:
         for device in slice_.spec.devices:
-            yield _row(slice_, device, held, rules, counters)
+            yield _row(slice_, device, held, rules, blocked)
 
 
-def held_parts(claims: Iterable[ResourceClaim]) -> Mapping[DevicePlace, tuple[HeldPart, ...]]:
+def held_parts(claims: Iterable[ResourceClaim]) -> Mapping[DeviceKey, tuple[HeldPart, ...]]:
     """Return which claims have each device, by driver, pool and device."""
-    parts: defaultdict[DevicePlace, list[HeldPart]] = defaultdict(list)
+    parts: defaultdict[DeviceKey, list[HeldPart]] = defaultdict(list)
     for claim in claims:
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         pods = tuple(map(str, claim.status.reserved_for))
         for result in readable_results(claim.status.allocation):
             part = HeldPart(name, pods, result.consumed_capacity, bool(result.admin_access))
-            parts[result.driver, result.pool, result.device].append(part)
+            parts[DeviceKey(result.driver, result.pool, result.device)].append(part)
     return {place: tuple(device_parts) for place, device_parts in parts.items()}
 
 
@@ -132,26 +132,16 @@ def incomplete_pools(slices: Iterable[ResourceSlice]) -> Iterator[str]:
         yield f"{len(incomplete) - _MOST_POOLS} more pools are not complete"
 
 
-def numa_nodes(driver: str, device: Device) -> tuple[int, ...]:
-    """Return the NUMA nodes of a device from KEP-6072's attribute or the driver's own; empty if it has neither."""
-    for name in _NUMA:
-        attribute = device.attributes.get(name) or device.attributes.get(f"{driver}/{name}")
-        if attribute is not None and attribute.int_ is not None:
-            return (attribute.int_,)
-        if attribute is not None and attribute.ints:
-            return attribute.ints[:1]  # the device's own node comes first
-    return ()
-
-
 def _row(
     published: ResourceSlice,
     device: Device,
-    held: Mapping[DevicePlace, tuple[HeldPart, ...]],
+    held: Mapping[DeviceKey, tuple[HeldPart, ...]],
     rules: tuple[DeviceTaintRule, ...],
-    counters: _Counters,
+    blocked: Collection[DeviceKey],
 ) -> DeviceRow:
     spec = published.spec
-    parts = held.get((spec.driver, spec.pool.name, device.name), ())
+    key = DeviceKey(spec.driver, spec.pool.name, device.name)
+    parts = held.get(key, ())
     holding = [part for part in parts if not part.admin]
     shared = bool(device.allow_multiple_allocations)
     total = {name: capacity.value.value for name, capacity in device.capacity.items()} if shared else {}
@@ -162,12 +152,12 @@ def _row(
         pool=spec.pool.name,
         name=device.name,
         node=spec.node_name or device.node_name or "",
-        numa=numa_nodes(spec.driver, device),
+        numa=numa_of(device),
         state=_state(
             taken=bool(holding) and (not shared or any(left <= 0 for left in free.values())),
             part=bool(holding),
             tainted=excluding,
-            blocked=not holding and counters.short(spec.driver, spec.pool.name, device),
+            blocked=key in blocked,
         ),
         free=free,
         total=total,
@@ -205,41 +195,7 @@ def _taints(driver: str, pool: str, device: Device, rules: tuple[DeviceTaintRule
     applied = rules_on(rules, driver, pool, device.name, _NEWEST)
     ruled = [(rule.spec.taint, f" (rule {rule.metadata.name})") for rule in applied]
     texts = tuple(f"{taint.text}{source}" for taint, source in own + ruled)
-    return texts, any(taint.effect in _EXCLUDING for taint, _ in own + ruled)
-
-
-class _Counters:
-    """The shared counters of pools, from which partitions of a device consume (KEP-4815)."""
-
-    def __init__(self, slices: Iterable[ResourceSlice], held: Mapping[DevicePlace, tuple[HeldPart, ...]]) -> None:
-        self._remaining: dict[tuple[str, str, str, str], Amount] = {}
-        slices = [
-            slice_
-            for slice_ in slices
-            if slice_.spec.shared_counters or any(device.consumes_counters for device in slice_.spec.devices)
-        ]
-        for slice_ in slices:
-            for counters in slice_.spec.shared_counters:
-                for name, counter in counters.counters.items():
-                    key = (slice_.spec.driver, slice_.spec.pool.name, counters.name, name)
-                    self._remaining[key] = counter.value.value
-        for slice_ in slices:
-            for device in slice_.spec.devices:
-                if any(
-                    not part.admin for part in held.get((slice_.spec.driver, slice_.spec.pool.name, device.name), ())
-                ):
-                    for key, amount in _drawn(slice_.spec.driver, slice_.spec.pool.name, device):
-                        self._remaining[key] = self._remaining.get(key, 0) - amount
-
-    def short(self, driver: str, pool: str, device: Device) -> bool:
-        """Return whether a counter has less left than the device would consume."""
-        return any(self._remaining.get(key, 0) < amount for key, amount in _drawn(driver, pool, device))
-
-
-def _drawn(driver: str, pool: str, device: Device) -> Iterator[tuple[tuple[str, str, str, str], Amount]]:
-    for consumption in device.consumes_counters:
-        for name, counter in consumption.counters.items():
-            yield (driver, pool, consumption.counter_set, name), counter.value.value
+    return texts, untolerated((taint for taint, _ in own + ruled), ()) is not None
 
 
 def allocated_on(results: Iterable[DeviceRequestAllocationResult], nodes: Mapping[tuple[str, str], str]) -> str:

@@ -189,7 +189,7 @@ def numa_rows(nodes: Iterable[LiveNode], devices: Iterable[DeviceRow]) -> Iterat
     stocks: defaultdict[str, defaultdict[str, dict[str, Stock]]] = defaultdict(lambda: defaultdict(dict))
     for row in devices:
         if row.node:
-            _count(stocks[row.node][",".join(map(str, row.numa))], row)
+            _count(stocks[row.node]["" if row.numa is None else str(row.numa)], row)
     readiness = {node.metadata.name: _readiness(node) for node in nodes}
     for name in sorted(readiness.keys() | stocks.keys()):
         ready = readiness.get(name, "Unknown")
