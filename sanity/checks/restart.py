@@ -371,7 +371,7 @@ def _two(bench: Bench) -> Iterator[InstancePair]:
     old_socket, old_info = bench.registration_socket(), bench.info
     process.start(_NEW)
     try:
-        new_socket = _new_socket(bench, old_socket)
+        new_socket = _new_socket(bench, process, old_socket)
         with bench.registrar(new_socket) as client:
             new_info = client.get_info()
             with contextlib.suppress(DriverCallError):
@@ -387,11 +387,16 @@ def _two(bench: Bench) -> Iterator[InstancePair]:
             path.unlink()
 
 
-def _new_socket(bench: Bench, old: Path) -> Path:
+def _new_socket(bench: Bench, process: DriverProcess, old: Path) -> Path:
     def sockets() -> list[Path]:
         return [path for path in bench.registration_sockets() if path != old]
 
-    found = bench.awaited("a second socket", sockets)
+    bench.awaited("a second socket", lambda: sockets() or process.exited(_NEW) is not None)
+    if (status := process.exited(_NEW)) is not None:
+        raise Breach(
+            f"a second instance ended with status {status}; its log ends: {process.log()[-600:]}", "let both run"
+        )
+    found = sockets()
     if not found:
         raise Breach(
             f"a second instance has no registration socket beside {old.name}", "make the pod's UID a part of its name"

@@ -320,3 +320,16 @@ def test_a_driver_that_somebody_else_started_and_that_ended_is_waited_for_once()
         outcomes = run_checks(bench, [check(f"cdi-{name}", run=lambda _: driver.kill()) for name in "abc"])
     assert [each.verdict for each in outcomes] == [Verdict.FAILED, Verdict.SKIPPED, Verdict.SKIPPED]
     assert "afterwards the driver does not answer: no registration socket answers" in outcomes[0].text
+
+
+class RunsAlone(RightDriver):
+    """Does not run beside another instance."""
+
+    def exited(self, instance: str = "") -> int | None:
+        return 3 if instance else super().exited(instance)
+
+
+def test_a_second_instance_that_ends_is_reported_with_its_status() -> None:
+    with bench_of(RunsAlone) as bench:
+        (outcome,) = run_checks(bench, select(registered(), ["rolling-endpoints"], []))
+    assert outcome.text.startswith("a second instance ended with status 3; its log ends: ")
