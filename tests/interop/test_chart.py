@@ -269,7 +269,9 @@ def test_a_value_that_means_nothing_is_refused(helm: Path, value: str) -> None:
 
 
 def test_everything_that_is_rendered_follows_kubernetes_schemas_and_every_pod_the_values(helm: Path) -> None:
-    command = [str(helm), "template", "x", str(CHART), *VERSION, "--set", "imagePullSecrets[0].name=s"]
+    # A name and a namespace that YAML could take for numbers.
+    command = [str(helm), "template", "1e3", str(CHART), *VERSION, "--namespace", "456"]
+    command += ["--set", "imagePullSecrets[0].name=s,networkPolicy.create=true", "--set-string", "priorityClassName=7"]
     objects = by_name(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     wrong = {name: problems(each) for name, each in objects.items()}
     assert {name: found for name, found in wrong.items() if found} == {}

@@ -8,7 +8,7 @@ app.kubernetes.io/part-of: dranode
 {{- end -}}
 
 {{- define "dranode.selector" -}}
-app.kubernetes.io/name: {{ include "dranode.name" . }}
+app.kubernetes.io/name: {{ include "dranode.name" . | quote }}
 {{- end -}}
 
 {{/* The names under which the drivers publish: dra.cpu for cpu, unless driverNames has another one. */}}
@@ -61,6 +61,6 @@ seccompProfile:
   type: RuntimeDefault
 {{- with .Values.seLinuxType }}
 seLinuxOptions:
-  type: {{ . }}
+  type: {{ . | quote }}
 {{- end }}
 {{- end -}}
