@@ -24,7 +24,7 @@ from dranode.sim.machines.tree import INDEX, TreeEntry, TreeFiles
 # Folders that distinguish a machine's /sys from other folders of that name, such as /proc/sys.
 _IN_SYS: Final = frozenset({"block", "bus", "class", "devices", "module"})
 _NOT_ABOVE_SYS: Final = frozenset({"proc", "sys"})
-_MAX_FOLDERS: Final = 100_000
+_MAX_FOLDERS: Final = 20_000
 
 
 def find_machine(folders: Callable[[str], list[str]], place: str) -> str:
