@@ -14,7 +14,8 @@ from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
 from dranode.cpu.options import Isolation
 from dranode.cpu.topology import Topology
 from dranode.driver.claims.grant import ClaimGrant, Grant
-from dranode.driver.claims.record import Record, given_cpus
+from dranode.driver.claims.record import Record
+from dranode.driver.pinning.given_cpus import given_cpus
 from dranode.driver.pinning.snapshot import Part, PinnedClaim, PinSnapshot
 
 

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from dranode.api.errors import LedgerError
 from dranode.cdi.regular_file import LARGEST, read_regular
-from dranode.driver.claims.record import Copied
 from dranode.driver.machine.presence import is_there
 from dranode.driver.node.ledger import (
     BUSY_SECONDS,
@@ -28,6 +27,7 @@ from dranode.driver.node.ledger import (
     schema_damage,
 )
 from dranode.driver.node.ledger_copy import LedgerCopy, refuse_behind
+from dranode.driver.node.lost_ledger import Copied
 
 
 def had_ledger(path: Path) -> bool:

@@ -18,7 +18,7 @@ settings.load_profile("dranode")
 # The time that a driver grants a peer on its node is short. In a test the peer is a thread of the same busy process.
 _LIMITS: Final = (
     "dranode.driver.kubelet.podresources._TIMEOUT",
-    "dranode.driver.serve.enforcement._KUBELET_SECONDS",
+    "dranode.driver.serve.nri_plugin._KUBELET_SECONDS",
     "dranode.tools.readers.node._TIMEOUT",
     "dranode.sim.local.kubelet._NOTIFY_SECONDS",
 )

@@ -28,7 +28,7 @@ from dranode.driver.plugins import load_plugins
 from dranode.driver.process.logs import set_up
 from dranode.driver.process.threads import Fatal
 from dranode.driver.serve.announcer import Cluster
-from dranode.driver.serve.enforcement import ContainerAccess
+from dranode.driver.serve.nri_plugin import ContainerAccess
 from dranode.driver.serve.pinning import PinningTogether
 from dranode.driver.serve.probes import Probes
 from dranode.driver.serve.service import DriverService

@@ -21,8 +21,9 @@ import msgspec
 from dranode.api.documents import decode_json, encode_json
 from dranode.api.errors import DocumentError, LedgerError
 from dranode.cdi.regular_file import LARGEST, read_regular
-from dranode.driver.claims.record import Copied, Record
+from dranode.driver.claims.record import Record
 from dranode.driver.node.ledger import Contents, CorruptLedgerError, matches
+from dranode.driver.node.lost_ledger import Copied
 
 _T = TypeVar("_T")
 

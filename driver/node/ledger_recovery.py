@@ -14,9 +14,10 @@ from dranode.api.errors import LedgerError
 from dranode.driver.claims.answers import Commit
 from dranode.driver.claims.hooks import Recovers
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.claims.record import Copied, Record, prepared_under, record_in_spec, recovered, salvaged
+from dranode.driver.claims.record import Record, record_in_spec, recovered
 from dranode.driver.node.ledger import Contents, CorruptLedgerError, Ledger, copy_path, move_aside
 from dranode.driver.node.ledger_copy import LedgerCopy, refuse_behind, rows_in
+from dranode.driver.node.lost_ledger import Copied, prepared_under, salvaged
 from dranode.driver.node.specs import Specs
 
 log = logging.getLogger(__name__)

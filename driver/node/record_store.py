@@ -25,10 +25,11 @@ from dranode.driver.claims.held import ClaimRef, Held, HeldDevice, Holding
 from dranode.driver.claims.hooks import Tunes, was_configured, was_tuned
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.prepare import restarted
-from dranode.driver.claims.record import LOST_RECORD, NOTES_LOST, Record, Sources, Unread, missing_claims, unknown_claim
+from dranode.driver.claims.record import LOST_RECORD, Record, Sources, Unread, missing_claims, unknown_claim
 from dranode.driver.machine.presence import file_number
 from dranode.driver.node.ledger import CorruptLedgerError, Damaged, Ledger
 from dranode.driver.node.ledger_recovery import LedgerRecovery, SpecRecords
+from dranode.driver.node.lost_ledger import NOTES_LOST
 from dranode.driver.node.specs import Specs
 
 log = logging.getLogger(__name__)

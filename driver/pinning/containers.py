@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.api.quantity import Quantity, page_size_name
-from dranode.driver.claims.record import expected_cpus
 from dranode.driver.claims.users import PodSandbox
+from dranode.driver.pinning.given_cpus import expected_cpus
 from dranode.driver.pinning.snapshot import (
     NO_LIMITS,
     HugepageLimits,

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.claims.record import Record, Unread, claim_device, parts_of_container
+from dranode.driver.claims.record import Record, Unread, claim_device
+from dranode.driver.pinning.given_cpus import parts_of_container
 
 # Limits of huge pages: page size in bytes and limit in bytes, sorted by size, each size once.
 HugepageLimits: TypeAlias = tuple[tuple[int, int], ...]

@@ -21,7 +21,7 @@ from dranode.driver.nri.state import EnforcementStatus
 from dranode.driver.pinning.containers import Pinned
 from dranode.driver.pinning.snapshot import PinSnapshot
 from dranode.driver.process.threads import Fatal
-from dranode.driver.serve.enforcement import ContainerAccess, Enforcement, PinningDriver
+from dranode.driver.serve.nri_plugin import ContainerAccess, Enforcement, PinningDriver
 from dranode.driver.serve.usage import UsageWatch
 
 log = logging.getLogger(__name__)

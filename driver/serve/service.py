@@ -32,8 +32,8 @@ from dranode.driver.pinning.snapshot import Pins, PinSnapshot
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer, Cluster
 from dranode.driver.serve.authority import Authority
-from dranode.driver.serve.enforcement import ContainerAccess, PinningDriver
 from dranode.driver.serve.lifecycle import Lifecycle, keep_up
+from dranode.driver.serve.nri_plugin import ContainerAccess, PinningDriver
 from dranode.driver.serve.orphans import ClaimLookup, take_over
 from dranode.driver.serve.pinning import REPORTED, Pinning, PinningTogether, UnenforcedClaims, unmet_needs
 from dranode.driver.slices.plan import PublisherStatus

@@ -24,7 +24,7 @@ from dranode.driver.claims.answers import Prepared, Refused
 from dranode.driver.claims.grant import drivers_of
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.claims.record import PreparedDevice, Record, cpus_of_requests
+from dranode.driver.claims.record import PreparedDevice, Record
 from dranode.driver.claims.users import pods_among
 from dranode.driver.kubelet import service as kubelet_service
 from dranode.driver.kubelet.listener import Listener
@@ -32,6 +32,7 @@ from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.cluster import FolderCluster
 from dranode.driver.local.store import Store
 from dranode.driver.machine.root import Root
+from dranode.driver.pinning.given_cpus import cpus_of_requests
 from dranode.driver.pinning.snapshot import Pins
 from dranode.driver.serve.service import DriverService
 from dranode.sim.allocator.allocate import Allocator

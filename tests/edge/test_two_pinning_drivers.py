@@ -15,7 +15,7 @@ from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.plugins import load_plugins
-from dranode.driver.serve.enforcement import ContainerAccess
+from dranode.driver.serve.nri_plugin import ContainerAccess
 from dranode.driver.serve.pinning import PinningTogether
 from dranode.driver.serve.service import DriverService
 from dranode.sim.local.kubelet import StandInKubelet

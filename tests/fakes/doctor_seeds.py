@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from dranode.driver.claims.record import LOST
 from dranode.driver.kube.errors import ApiError, error_of
 from dranode.driver.node.ledger import Ledger
+from dranode.driver.node.lost_ledger import LOST
 from dranode.tools.diagnosis.runtime import TOLERANCE
 from tests.fakes.doctor import (
     DRIVER,

@@ -18,7 +18,7 @@ from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.root import Root
-from dranode.driver.serve.enforcement import ContainerAccess
+from dranode.driver.serve.nri_plugin import ContainerAccess
 from dranode.driver.serve.service import DriverService
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from dranode.sim.local.kubelet import StandInKubelet

@@ -11,13 +11,14 @@ import msgspec
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError, UsageError
 from dranode.api.quantity import Quantity
-from dranode.driver.claims.record import Record, cpus_of_requests, ledger_problems
+from dranode.driver.claims.record import Record, ledger_problems
 from dranode.driver.claims.users import UsedClaim, used_claims, with_users
 from dranode.driver.cli.options import machine_option, names_of_drivers, serve_option
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger import Contents, Damaged
+from dranode.driver.pinning.given_cpus import cpus_of_requests
 from dranode.driver.plugins import load_installed, published_names
 from dranode.show.ledger_reading import had_ledger, read_ledger
 from dranode.show.output import console, emit, fail, output_option, picture_options, write_pictures

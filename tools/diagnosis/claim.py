@@ -14,7 +14,8 @@ from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
 from dranode.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.claims.grant import results_of
-from dranode.driver.claims.record import ClaimState, Record, cpus_of_requests
+from dranode.driver.claims.record import ClaimState, Record
+from dranode.driver.pinning.given_cpus import cpus_of_requests
 from dranode.tools.diagnosis.facts import REWRITE_SPEC, Fault
 from dranode.tools.diagnosis.placement import PlacedContainer
 from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, as_root, passed, stopped, unseen

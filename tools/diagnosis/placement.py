@@ -13,10 +13,11 @@ import msgspec
 
 from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.record import Record, expected_cpus, given_cpus, with_pool
+from dranode.driver.claims.record import Record
 from dranode.driver.claims.users import ClaimUse, names_every_pod, pods_among
 from dranode.driver.pinning.container_cgroups import ContainerCgroup, Process
 from dranode.driver.pinning.containers import Effective, bound_nodes, nodes_near_cpus
+from dranode.driver.pinning.given_cpus import expected_cpus, given_cpus, with_pool
 from dranode.driver.pinning.snapshot import PinnedClaim, limit_sums
 
 

@@ -9,8 +9,9 @@ import pytest
 from dranode.api.cpuset import CPUSet
 from dranode.api.documents import encode_json
 from dranode.api.errors import LedgerError
-from dranode.driver.claims.record import Copied, Record
+from dranode.driver.claims.record import Record
 from dranode.driver.node.ledger_copy import LedgerCopy
+from dranode.driver.node.lost_ledger import Copied
 
 CPUS = CPUSet((0, 1))
 A, B, C = (Record(uid=f"uid-{name}", namespace="default", name=name, cpus=CPUS, held=CPUS) for name in "abc")

@@ -15,11 +15,12 @@ from dranode.api.resource import ResourceClaim
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Commit, Prepared
-from dranode.driver.claims.record import LOST, Copied, Record, salvaged
+from dranode.driver.claims.record import Record
 from dranode.driver.node import ledger_recovery
 from dranode.driver.node.ledger import SCHEMA_WITH_LOSS, CorruptLedgerError, Ledger
 from dranode.driver.node.ledger_copy import LedgerCopy
 from dranode.driver.node.ledger_recovery import LedgerRecovery
+from dranode.driver.node.lost_ledger import LOST, Copied, salvaged
 from dranode.driver.node.node import NodeClaims
 from dranode.show.ledger_reading import had_ledger, read_ledger
 from dranode.sim.machines.forms import open_machine

@@ -21,7 +21,7 @@ from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.container_cgroups import Process, with_processes
-from dranode.driver.serve.enforcement import ContainerAccess, PinningDriver
+from dranode.driver.serve.nri_plugin import ContainerAccess, PinningDriver
 from dranode.driver.serve.pinning import Pinning
 from dranode.sim.machines.forms import open_machine
 from dranode.tools.diagnosis.placement import placements

@@ -9,9 +9,10 @@ import pytest
 from dranode.api.errors import MachineError, UnreadError
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import DeviceHealth, Health, Inventory
-from dranode.driver.claims.record import LOST, Record
+from dranode.driver.claims.record import Record
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.ledger import Ledger
+from dranode.driver.node.lost_ledger import LOST
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.announcer import Announcer
 from tests.fakes.cluster import MemoryCluster

@@ -19,7 +19,7 @@ from dranode.driver.kubelet.podresources import ListedPods, PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.snapshot import PinnedClaim, Pins, PinSnapshot
-from dranode.driver.serve.enforcement import ContainerAccess, Enforcement, PinningDriver
+from dranode.driver.serve.nri_plugin import ContainerAccess, Enforcement, PinningDriver
 from dranode.driver.serve.pinning import Pinning
 from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.lifecycle import KubeletPods
@@ -116,8 +116,8 @@ def test_a_kubelet_that_lists_no_pod_of_a_claim_does_not_make_it_unused(tmp_path
 def test_cgroups_are_verified_soon_after_a_claims_container_took_cpus_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dranode.driver.serve.enforcement._VERIFY_SECONDS", 10 * PATIENCE)
-    monkeypatch.setattr("dranode.driver.serve.enforcement._CARRIED_OUT_SECONDS", 0.01)
+    monkeypatch.setattr("dranode.driver.serve.nri_plugin._VERIFY_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr("dranode.driver.serve.nri_plugin._CARRIED_OUT_SECONDS", 0.01)
     node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
     access = ContainerAccess(str(tmp_path / "nri.sock"), HostRoot())
     asked = PodResources(tmp_path / "kubelet.sock")

@@ -16,8 +16,9 @@ from dranode.api.errors import DranodeError, MachineError, UsageError
 from dranode.cpu.options import CPUOptions, read_options
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Prepared
-from dranode.driver.claims.record import LOST, Record
+from dranode.driver.claims.record import Record
 from dranode.driver.node.ledger import Ledger
+from dranode.driver.node.lost_ledger import LOST
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.container_cgroups import container_cgroup
 from dranode.sim.machines.forms import open_machine
