@@ -4,13 +4,7 @@
 how to write a driver. Nothing deeper is promised to stay.
 """
 
-from dranode.api.errors import (
-    ClaimConflictError,
-    ClaimError,
-    DranodeError,
-    MachineError,
-    UsageError,
-)
+from dranode.api.errors import ClaimConflictError, ClaimError, DranodeError, MachineError, UsageError
 
 # What `discover` returns, which drivers imported from here before `dranode.api` had names.
 from dranode.api.resource import Device, DeviceAttribute

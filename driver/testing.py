@@ -20,14 +20,7 @@ import msgspec
 from dranode.api.documents import decode, encode
 from dranode.api.errors import ClaimError, DocumentError, in_words
 from dranode.api.quantity import Quantity
-from dranode.api.resource import (
-    Counter,
-    CounterSet,
-    Device,
-    DeviceCounterConsumption,
-    DeviceTaint,
-    ResourceClaim,
-)
+from dranode.api.resource import Counter, CounterSet, Device, DeviceCounterConsumption, DeviceTaint, ResourceClaim
 from dranode.cdi.names import written_kind_problem
 from dranode.driver.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant

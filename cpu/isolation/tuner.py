@@ -17,14 +17,7 @@ from dranode.api.errors import ClaimError, DocumentError, MachineError
 from dranode.cpu.isolation.cpu_counters import Begun, CPUCounters, cpu_counters
 from dranode.cpu.isolation.partitions import Partition, exclusive_settings, find_partitions, make_partition
 from dranode.cpu.isolation.peers import Peers, is_peers
-from dranode.cpu.isolation.setting_files import (
-    cpus_of_nodes,
-    every_cpu,
-    is_gone,
-    read_settings,
-    reread,
-    unmovable,
-)
+from dranode.cpu.isolation.setting_files import cpus_of_nodes, every_cpu, is_gone, read_settings, reread, unmovable
 from dranode.cpu.isolation.settings import (
     NO_CONTAINERS,
     UNITS,

@@ -17,12 +17,7 @@ from dranode.api.errors import MachineError
 from dranode.driver.claims.plugin import RESCAN_SECONDS, Stop
 from dranode.driver.machine.cgroups import GONE, Cgroups
 from dranode.driver.machine.root import Root, read_text
-from dranode.driver.pinning.container_cgroups import (
-    ContainerCgroup,
-    container_id,
-    is_pod_folder,
-    pod_of_folder,
-)
+from dranode.driver.pinning.container_cgroups import ContainerCgroup, container_id, is_pod_folder, pod_of_folder
 from dranode.driver.pinning.pods_cgroup import UNLIMITED, PodsCgroup
 
 _UNIFIED: Final = "sys/fs/cgroup"

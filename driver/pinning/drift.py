@@ -9,15 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.driver.pinning.container_index import ContainerChange, Containers, effective_of
-from dranode.driver.pinning.containers import (
-    Container,
-    Effective,
-    Pinned,
-    difference,
-    expected,
-    keeps_memory,
-    pooled,
-)
+from dranode.driver.pinning.containers import Container, Effective, Pinned, difference, expected, keeps_memory, pooled
 from dranode.driver.pinning.snapshot import PinSnapshot, limits_over
 
 

@@ -12,14 +12,7 @@ from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.field_errors import FieldError, metadata_errors
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import (
-    APIDocument,
-    APIObject,
-    Device,
-    DeviceTaint,
-    DeviceToleration,
-    ResourceSlice,
-)
+from dranode.api.resource import APIDocument, APIObject, Device, DeviceTaint, DeviceToleration, ResourceSlice
 from dranode.api.slice_validation import EFFECTS, selection_errors, taint_errors
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Change

@@ -9,13 +9,7 @@ from dranode.api.documents import decode, to_v1
 from dranode.api.errors import DocumentError
 from dranode.api.field_errors import FieldError
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import (
-    APIDocument,
-    DeviceClass,
-    ResourceClaim,
-    ResourceClaimTemplate,
-    ResourceSlice,
-)
+from dranode.api.resource import APIDocument, DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dranode.api.slice_validation import slice_errors
 from dranode.api.unknown_fields import UnknownField, unknown_fields
 from dranode.api.validation import claim_errors, class_errors, template_errors
@@ -141,8 +135,6 @@ def _refusals(source: SourceDocument) -> Iterator[FieldError]:
             yield from template_errors(decode(ResourceClaimTemplate, source.document), _unchecked)
         case "DeviceClass":
             yield from class_errors(decode(DeviceClass, source.document), _unchecked)
-        case _:
-            pass
 
 
 def check_cluster_object(source: SourceDocument) -> None:

@@ -1,15 +1,10 @@
 """Reads a cluster from its documents: slices, classes, nodes, pods and claims, some of them already allocated."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import (
-    DeviceClass,
-    Node,
-    ObjectMeta,
-    ResourceSlice,
-)
+from dranode.api.resource import DeviceClass, Node, ObjectMeta, ResourceSlice
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule
 from dranode.sim.cluster.manifests import decoded
@@ -65,15 +60,12 @@ def _nodes(
 ) -> tuple[Node, ...]:
     nodes: tuple[Node, ...] = tuple(node for _, node in decoded(documents, SchedulingNode, "Node", check_node_amounts))
     if not nodes:
-        names = [name for slice_ in slices for name in (slice_.spec.node_name, *_device_nodes(slice_)) if name]
-        nodes = tuple(_node(name) for name in dict.fromkeys(names))
+        specs = [slice_.spec for slice_ in slices]
+        names = (name for spec in specs for name in (spec.node_name, *(device.node_name for device in spec.devices)))
+        nodes = tuple(_node(name) for name in dict.fromkeys(names) if name)
     if only_node is not None:
         nodes = tuple(node for node in nodes if node.metadata.name == only_node) or (_node(only_node),)
     return nodes
-
-
-def _device_nodes(slice_: ResourceSlice) -> Iterator[str | None]:
-    return (device.node_name for device in slice_.spec.devices)
 
 
 def _node(name: str) -> Node:

@@ -10,12 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dranode.api.resource import (
-    ObjectMeta,
-    PodResourceClaim,
-    ResourceClaim,
-    ResourceClaimStatus,
-)
+from dranode.api.resource import ObjectMeta, PodResourceClaim, ResourceClaim, ResourceClaimStatus
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.extended import classes_behind, left_over
 from dranode.sim.cluster.holdings import ClaimKey

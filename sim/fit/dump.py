@@ -9,24 +9,13 @@ from typing import Final
 
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import (
-    DeviceClaim,
-    DeviceClass,
-    ResourceClaim,
-    ResourceClaimTemplate,
-    ResourceSlice,
-)
+from dranode.api.resource import DeviceClaim, DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.manifests import by_key, check_manifests, decoded, decoded_claims
 from dranode.sim.cluster.pod_claims import PodGroup
-from dranode.sim.scheduler.amounts import (
-    PriorityClass,
-    check_node_amounts,
-    check_pod,
-    with_defaults,
-)
+from dranode.sim.scheduler.amounts import PriorityClass, check_node_amounts, check_pod, with_defaults
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.terms import LabeledObject, Namespaces, Owners
 

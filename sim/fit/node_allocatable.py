@@ -15,22 +15,9 @@ from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.requests import AllocationError, Reason
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.demand import PodDemand
-from dranode.sim.scheduler.documents import (
-    MappedAmount,
-    NodeAllocatableClaimStatus,
-    OverheadAmount,
-    SchedulingPod,
-)
+from dranode.sim.scheduler.documents import MappedAmount, NodeAllocatableClaimStatus, OverheadAmount, SchedulingPod
 from dranode.sim.scheduler.filters import Refusal, lacking
-from dranode.sim.scheduler.requests import (
-    CPU,
-    MEMORY,
-    STORAGE,
-    Counting,
-    amounts_of,
-    container_limits,
-    pod_requests,
-)
+from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE, Counting, amounts_of, container_limits, pod_requests
 from dranode.sim.scheduler.resources import shortages
 from dranode.sim.scheduler.scores import DEVICES
 from dranode.sim.scheduler.snapshot import NodeInfo

@@ -12,12 +12,7 @@ from msgspec import Meta
 from dranode.api.documents import decode, without_nulls
 from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
-from dranode.api.resource import (
-    APIDocument,
-    DeviceTaint,
-    DeviceToleration,
-    ObjectMeta,
-)
+from dranode.api.resource import APIDocument, DeviceTaint, DeviceToleration, ObjectMeta
 from dranode.sim.queues.values import FlavorFungibility, Fungible, Preemption
 from dranode.sim.scheduler.documents import LabelSelector, SchedulingPodSpec
 

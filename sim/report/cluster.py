@@ -9,7 +9,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
+from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.driver.claims.grant import check_results
 from dranode.driver.claims.users import pods_among
 from dranode.show.picture.fleet import FleetClaim
@@ -32,7 +32,6 @@ PAGE_KINDS: Final[Mapping[str, Mapping[str, str]]] = {
 
 _NAMESPACE: Final = "default"
 _MOST_UNREAD: Final = 20
-_POD_FINISHED: Final = frozenset(("Succeeded", "Failed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +43,21 @@ class PodSeen:
         pod: the pod.
         claims: the names of its claims, `<namespace>/<name>`; those from templates once they are generated.
         ungenerated: the entries whose claim is not generated yet.
-        phase: `status.phase`; empty if missing.
         scheduler: kube-scheduler's message in the condition PodScheduled, if that is false.
         warnings: its warning Events, the newest first: `<reason>: <message>`.
     """
 
     name: str
-    pod: Pod
+    pod: SchedulingPod
     claims: tuple[str, ...] = ()
     ungenerated: tuple[str, ...] = ()
-    phase: str = ""
     scheduler: str = ""
     warnings: tuple[str, ...] = ()
 
     @property
     def waits(self) -> bool:
         """Return whether the pod has not started yet, according to its status."""
-        return self.phase in ("", "Pending")
+        return self.pod.status.phase in ("", "Pending")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +127,7 @@ def cluster_seen(
     }
     rules = tuple(_rules(by_kind["DeviceTaintRule"], unread))
     warnings = _warnings(by_kind["Event"])
-    pods = tuple(
-        pod_seen
-        for _, pod in _decoded(SchedulingPod, by_kind["Pod"], unread)
-        if (pod_seen := _pod(pod, warnings)).phase not in _POD_FINISHED
-    )
+    pods = tuple(_pod(pod, warnings) for _, pod in _decoded(SchedulingPod, by_kind["Pod"], unread) if not pod.finished)
     return ClusterSeen(
         slices,
         classes,
@@ -212,7 +205,6 @@ def _pod(pod: SchedulingPod, warnings: Mapping[str, Sequence[str]]) -> PodSeen:
         pod,
         tuple(claims),
         tuple(ungenerated),
-        status.phase,
         next((item.message for item in unscheduled), ""),
         tuple(warnings.get(name, ())),
     )

@@ -47,7 +47,7 @@ def _pods(seen: ClusterSeen, explainer: _Explainer) -> Iterator[WaitingPod]:
             name for name in pod.claims if name in seen.claims and seen.claims[name].status.allocation is None
         )
         lacks_something = unallocated or missing or pod.ungenerated
-        if not pod.waits or not (pod.claims or pod.ungenerated) or not (lacks_something or pod.phase):
+        if not pod.waits or not (pod.claims or pod.ungenerated) or not (lacks_something or pod.pod.status.phase):
             continue
         reasons = [f"kube-scheduler: {pod.scheduler}"] if pod.scheduler else []
         reasons += pod.warnings[:_MOST_WARNINGS]

@@ -10,11 +10,7 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.quantity import Quantity
-from dranode.api.resource import (
-    DeviceAllocationConfiguration,
-    DeviceRequestAllocationResult,
-    OpaqueDeviceConfiguration,
-)
+from dranode.api.resource import DeviceAllocationConfiguration, DeviceRequestAllocationResult, OpaqueDeviceConfiguration
 from dranode.cpu.config import parse_cpu_config
 from dranode.cpu.grant import grant_cpus
 from dranode.cpu.options import CPUOptions

@@ -3,14 +3,7 @@
 from collections.abc import Callable
 
 from dranode.driver.cli.options import unknown_variables
-from tests.fakes.doctor import (
-    DRIVER,
-    KUBELET,
-    POD_UID,
-    FakeNode,
-    server_of,
-    slice_of,
-)
+from tests.fakes.doctor import DRIVER, KUBELET, POD_UID, FakeNode, server_of, slice_of
 from tests.fakes.doctor_seeds import (
     apparmor,
     by_configz,

@@ -12,17 +12,7 @@ from dranode.driver.kube.errors import ApiError, error_of
 from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.lost_ledger import LOST
 from dranode.tools.diagnosis.runtime import TOLERANCE
-from tests.fakes.doctor import (
-    DRIVER,
-    KUBELET,
-    POD_UID,
-    FakeNode,
-    own_class,
-    server_of,
-    slice_of,
-    toml,
-    volume,
-)
+from tests.fakes.doctor import DRIVER, KUBELET, POD_UID, FakeNode, own_class, server_of, slice_of, toml, volume
 
 
 def old_containerd(node: FakeNode) -> None:

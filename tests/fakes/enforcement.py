@@ -5,12 +5,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.users import PodSandbox
 from dranode.driver.pinning.container_index import ContainerChange, Containers
 from dranode.driver.pinning.containers import Container, ContainerUpdate
-from dranode.driver.pinning.enforcement import (
-    Allowed,
-    CreationRefused,
-    create,
-    synchronize,
-)
+from dranode.driver.pinning.enforcement import Allowed, CreationRefused, create, synchronize
 from dranode.driver.pinning.identity import Evidence
 from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, PinSnapshot
 

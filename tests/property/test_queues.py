@@ -11,17 +11,7 @@ from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.report import Anywhere, run_queues
 from dranode.sim.queues.setup import Setup, load
 from dranode.sim.queues.values import FlavorResource, Workload
-from tests.fakes.queues import (
-    admitted,
-    cluster_queue,
-    cohort,
-    flavor,
-    group,
-    local_queue,
-    pod_set,
-    sources,
-    workload,
-)
+from tests.fakes.queues import admitted, cluster_queue, cohort, flavor, group, local_queue, pod_set, sources, workload
 
 FLAVORS = ("one", "two", "three")
 FUNGIBLE = st.sampled_from(["MayStopSearch", "TryNextFlavor"])

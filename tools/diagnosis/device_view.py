@@ -12,13 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from dranode.api.quantity import Quantity
-from dranode.api.resource import (
-    Device,
-    DeviceRequestAllocationResult,
-    ResourceClaim,
-    ResourceSlice,
-    newest_slices,
-)
+from dranode.api.resource import Device, DeviceRequestAllocationResult, ResourceClaim, ResourceSlice, newest_slices
 from dranode.driver.claims.grant import readable_results
 from dranode.show.picture.devices import blocked_devices, counters_and_draws
 from dranode.show.picture.fleet import DeviceKey

@@ -6,17 +6,7 @@ import pytest
 
 from dranode.api.cpuset import CPUSet, mask_text
 from dranode.api.errors import DocumentError
-from dranode.cpu.isolation.settings import (
-    Kind,
-    Machine,
-    Noted,
-    Setting,
-    Tuning,
-    TuningNotes,
-    goal,
-    noted_after,
-    tuning,
-)
+from dranode.cpu.isolation.settings import Kind, Machine, Noted, Setting, Tuning, TuningNotes, goal, noted_after, tuning
 from tests.fakes.cpu import cpus
 
 ONLINE = "0-7"

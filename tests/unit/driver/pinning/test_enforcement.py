@@ -11,15 +11,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.pinning.container_index import settle
 from dranode.driver.pinning.containers import Container
-from dranode.driver.pinning.enforcement import (
-    Allowed,
-    CreationRefused,
-    create,
-    remove,
-    start,
-    stop,
-    synchronize,
-)
+from dranode.driver.pinning.enforcement import Allowed, CreationRefused, create, remove, start, stop, synchronize
 from dranode.driver.pinning.identity import AskProcesses, Evidence, KubeletPodClaims
 from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 from tests.fakes.enforcement import (

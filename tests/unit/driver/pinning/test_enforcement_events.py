@@ -6,16 +6,7 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.driver.pinning.container_index import settle
 from dranode.driver.pinning.containers import ContainerUpdate, Resources
-from dranode.driver.pinning.enforcement import (
-    Allowed,
-    create,
-    remove,
-    remove_pod,
-    start,
-    stop,
-    synchronize,
-    update,
-)
+from dranode.driver.pinning.enforcement import Allowed, create, remove, remove_pod, start, stop, synchronize, update
 from dranode.driver.pinning.identity import AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
 from tests.fakes.enforcement import NONE, A, after, claim, container, env, ids, made, masks, pod, running, snapshot
 

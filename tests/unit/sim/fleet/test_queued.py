@@ -7,13 +7,7 @@ import pytest
 
 from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
-from dranode.api.resource import (
-    Device,
-    ObjectMeta,
-    ResourcePool,
-    ResourceSlice,
-    ResourceSliceSpec,
-)
+from dranode.api.resource import Device, ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.node_kinds import NodeKind, nodes_of
 from dranode.sim.fleet.report import FleetReport

@@ -18,17 +18,7 @@ from dranode.sim.queues.assign import (
 )
 from dranode.sim.queues.setup import Setup, load
 from dranode.sim.queues.values import FlavorResource, Workload
-from tests.fakes.queues import (
-    admitted,
-    cluster_queue,
-    cohort,
-    flavor,
-    group,
-    local_queue,
-    pod_set,
-    sources,
-    workload,
-)
+from tests.fakes.queues import admitted, cluster_queue, cohort, flavor, group, local_queue, pod_set, sources, workload
 
 FLAVORS = ("one", "two", "three")
 

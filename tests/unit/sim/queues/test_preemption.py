@@ -9,17 +9,7 @@ from dranode.sim.queues.assign import FlavorMode
 from dranode.sim.queues.preemption import Preemptor
 from dranode.sim.queues.setup import load
 from dranode.sim.queues.values import FlavorResource
-from tests.fakes.queues import (
-    admitted,
-    cluster_queue,
-    cohort,
-    flavor,
-    group,
-    local_queue,
-    pod_set,
-    sources,
-    workload,
-)
+from tests.fakes.queues import admitted, cluster_queue, cohort, flavor, group, local_queue, pod_set, sources, workload
 
 OF = FlavorResource("f", "gpu")
 RECLAIM: dict[str, Any] = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"}

@@ -15,16 +15,7 @@ from dranode.sim.queues.setup import load
 from dranode.sim.queues.simulate import Nodes
 from dranode.sim.queues.workloads import pods_of
 from tests.fakes.fleet import PodSlots
-from tests.fakes.queues import (
-    admitted,
-    cluster_queue,
-    flavor,
-    group,
-    local_queue,
-    pod_set,
-    sources,
-    workload,
-)
+from tests.fakes.queues import admitted, cluster_queue, flavor, group, local_queue, pod_set, sources, workload
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 KEYS = ["workload", "podSet", "resource", "flavor", "mode", "chosen", "reason", "preempted", "next"]

@@ -25,17 +25,7 @@ from dranode.tools.readers.cluster import read_cluster
 from dranode.tools.readers.examine import judged_options
 from dranode.tools.readers.runtime import runtime_version
 from tests.fakes.apiserver import ApiServer
-from tests.fakes.doctor import (
-    DRIVER,
-    KUBELET,
-    POD_UID,
-    SOCKET,
-    VALIDATOR,
-    FakeNode,
-    diagnosed,
-    options,
-    server_of,
-)
+from tests.fakes.doctor import DRIVER, KUBELET, POD_UID, SOCKET, VALIDATOR, FakeNode, diagnosed, options, server_of
 from tests.fakes.doctor_seeds import conflict, conflict_of_ours, crio
 from tests.fakes.gpu_machines import mi300x
 from tests.fakes.machine import write_machine
