@@ -47,6 +47,8 @@ _UNKNOWN: Final = "contains unknown field "
 _NO_WORD: Final = "Invalid enum value "
 _EXPECTED: Final = re.compile(r"expected ([\w| ]+), got (\w+)")
 _LENGTH: Final = re.compile(r"expected array of length ([<>])= (\d+)")
+_ANY_KEY: Final = "{}"
+_STEPS: Final = re.compile(r"\.?([^.\[\]]+)|\[([^\]]*)\]")
 _AT: Final = r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$"
 
 
@@ -141,7 +143,49 @@ def _convert(kind: type[T], document: Any, path: str = "") -> T:
     try:
         return msgspec.convert(document, kind, dec_hook=_decode_hook)
     except msgspec.ValidationError as error:
-        raise _error(kind, error).below(path) from error
+        problem = _error(kind, error)
+        where = _with_keys(kind, document, problem.path)
+        raise DocumentError(problem.problem, where).below(path) from error
+
+
+def _with_keys(kind: type[Any], document: Any, path: str) -> str:
+    """Return the path of an error with the keys of mappings, for which msgspec has `{}`: the first that fails alone."""
+    raw = path
+    while _ANY_KEY in path:
+        head, _, tail = path.partition(_ANY_KEY)
+        steps, mapping = _walk(document, head)
+        alone = {key: _with(document, steps, {key: value}) for key, value in mapping.items()}
+        key = next((key for key, reduced in alone.items() if _fails_at(kind, reduced, raw)), None)
+        if key is None:
+            break
+        path = f"{head}[{key}]{tail}"
+    return path
+
+
+def _walk(document: Any, path: str) -> tuple[list[str | int], Any]:
+    """Return the steps of a path, and the value there."""
+    steps: list[str | int] = []
+    for name, item in _STEPS.findall(path):
+        steps.append(int(item) if isinstance(document, list) else name or item)
+        document = document[steps[-1]]
+    return steps, document
+
+
+def _with(document: Any, steps: Sequence[str | int], value: Any) -> Any:
+    """Return a copy of the document with another value after these steps."""
+    if not steps:
+        return value
+    copied: Any = list(document) if isinstance(document, list) else dict(document)
+    copied[steps[0]] = _with(document[steps[0]], steps[1:], value)
+    return copied
+
+
+def _fails_at(kind: type[Any], document: Any, path: str) -> bool:
+    try:
+        msgspec.convert(document, kind, dec_hook=_decode_hook)
+    except msgspec.ValidationError as error:
+        return _error(kind, error).path == path
+    return False
 
 
 def without_nulls(value: Any) -> Any:
@@ -173,7 +217,7 @@ def _error(kind: Any, error: msgspec.DecodeError) -> DocumentError:
         sentence += f"; there are {names}" if names else ""
     elif sentence.startswith(_NO_WORD) and (words := words_at(kind, path)):
         sentence = f"{sentence.removeprefix(_NO_WORD)} is not {' or '.join(filter(None, words))}"
-    return DocumentError(sentence, path.replace("[...]", "{}"))
+    return DocumentError(sentence, path.replace("[...]", _ANY_KEY))
 
 
 def _plain(text: str) -> str:

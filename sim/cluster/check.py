@@ -50,9 +50,8 @@ from dranode.sim.cluster.manifests import CLUSTER, COMPLETE, check_cluster_objec
 from dranode.sim.cluster.sharing import ExclusiveUse, claims_in_use, container_conflicts, exclusive_use, pods_conflict
 from dranode.sim.cluster.undecoded import all_problems, parameter_errors, unknown_pod_fields
 from dranode.sim.cluster.workload import request_names
-from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, pod_scheduling_errors
-from dranode.sim.scheduler.documents import LabelMatcher, SchedulingPod
-from dranode.sim.scheduler.terms import PodTerms
+from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, check_selectors, pod_scheduling_errors
+from dranode.sim.scheduler.documents import SchedulingPod
 
 NamedClaim = TypeVar("NamedClaim", ResourceClaim, ResourceClaimTemplate)
 
@@ -207,7 +206,7 @@ def _pod(
         errors = [*own_errors(owner), *controller_errors(owner)]
         check_cluster_object(SourceDocument(source.file, source.index, dict(document)))
         pod = _pod_in(document, path)
-        _check_selectors(pod, head)
+        check_selectors(pod, head)
         pod_problems = [*pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))]
         pod_problems += [*pod_scheduling_errors(pod), *sharing.errors(source, pod, namespace)]
         if not pod.spec.containers:
@@ -225,18 +224,6 @@ def _pod(
         warnings += (FieldError(f"{head}{warning.path}", warning.message) for warning in lacking)
     if errors or warnings or uses_claims or source.kind == "Pod":
         yield CheckResult(source.file, source.kind, source.name, tuple(errors), warnings=tuple(warnings))
-
-
-def _check_selectors(pod: SchedulingPod, head: str) -> None:
-    """Check the label selectors of a pod."""
-    where = ""
-    try:
-        PodTerms.of(pod)
-        for index, constraint in enumerate(pod.spec.topology_spread_constraints):
-            where = f"spec.topologySpreadConstraints[{index}].labelSelector"
-            LabelMatcher(constraint.label_selector)
-    except DocumentError as error:
-        raise DocumentError(error.problem, f"{head}{where or error.path}") from error
 
 
 def _pod_in(document: Mapping[str, Any], path: Sequence[str]) -> SchedulingPod:

@@ -29,7 +29,7 @@ class _Step(NamedTuple):
 
 _Steps: TypeAlias = tuple[_Step, ...]
 _MOST: Final = 100
-_STEP: Final = re.compile(r"\.?([^.\[\]{}]+)|\[([^\]]*)\]|(\{\})")
+_STEP: Final = re.compile(r"\.?([^.\[\]{}]+)|\[([^\]]*)\]")
 _MISSING: Final = re.compile(r"missing required field (\w+)")
 # Replacements for a value that does not decode; one of them decodes there, or the value has to be removed.
 _STAND_INS: Final[Sequence[Any]] = ("x", 1, False, [], {})
@@ -48,7 +48,7 @@ def all_problems(check: CheckDocument, document: Mapping[str, Any]) -> list[Fiel
         if isinstance(result, list):
             places = [error.path for error in errors]
             return errors + [error for error in result if not any(_within(error.path, place) for place in places)]
-        place = _place(check, repaired, result)
+        place = _place(repaired, result)
         message = result.problem
         errors.append(FieldError(_path(place), "it is required" if _MISSING.fullmatch(message) else message))
         if not _repaired(check, repaired, place):
@@ -63,35 +63,15 @@ def _checked(check: CheckDocument, document: Mapping[str, Any]) -> list[FieldErr
         return error
 
 
-def _place(check: CheckDocument, document: dict[str, Any], error: DocumentError) -> _Steps:
-    """Return the place of an error; the decoder does not name keys of a mapping, so the first failing one is found."""
+def _place(document: dict[str, Any], error: DocumentError) -> _Steps:
+    """Return the place of an error."""
     steps: list[_Step] = []
-    for name, index, any_key in _STEP.findall(error.path):
-        if not any_key:
-            in_list = isinstance(_at(document, steps), list)
-            number = int(index) if in_list and index.isdecimal() else None
-            steps.append(_Step(name or index, key=not name) if number is None else _Step(number))
-            continue
-        key = _key(check, document, _at(document, steps), error)
-        if key is None:
-            break
-        steps.append(_Step(key, key=True))
+    for name, index in _STEP.findall(error.path):
+        in_list = isinstance(_at(document, steps), list)
+        number = int(index) if in_list and index.isdecimal() else None
+        steps.append(_Step(name or index, key=not name) if number is None else _Step(number))
     missing = _MISSING.fullmatch(error.problem)
     return (*steps, *([_Step(missing[1])] if missing else []))
-
-
-def _key(check: CheckDocument, document: dict[str, Any], mapping: Any, error: DocumentError) -> str | None:
-    """Return the first key of a mapping in the document that causes the error by itself."""
-    entries = dict(mapping) if isinstance(mapping, dict) else {}
-    for key, value in entries.items():
-        mapping.clear()
-        mapping[key] = value
-        result = _checked(check, document)
-        mapping.clear()
-        mapping.update(entries)
-        if isinstance(result, DocumentError) and result.path == error.path:
-            return str(key)
-    return None
 
 
 def _repaired(check: CheckDocument, document: dict[str, Any], place: _Steps) -> bool:
@@ -109,7 +89,7 @@ def _repaired(check: CheckDocument, document: dict[str, Any], place: _Steps) -> 
         else:
             owner[last] = copy.deepcopy(stand_in)  # type: ignore[index] # an index of a list, a name of a mapping
         result = _checked(check, document)
-        if isinstance(result, list) or _place(check, document, result)[: len(place)] != place:
+        if isinstance(result, list) or _place(document, result)[: len(place)] != place:
             return True
     return False
 

@@ -36,7 +36,7 @@ from dranode.sim.cluster.extended import extended_of, is_special, special_claims
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.manifests import by_key, check_manifests, decoded, decoded_claims, key_of
 from dranode.sim.cluster.pod_claims import KnownClaims, MissingObject, PodClaims, PodGroup, claim_from, pod_claims
-from dranode.sim.scheduler.amounts import pod_scheduling_errors, with_defaults
+from dranode.sim.scheduler.amounts import check_selectors, pod_scheduling_errors, with_defaults
 from dranode.sim.scheduler.documents import SchedulingPod
 
 _HUGE: Final = (
@@ -182,8 +182,10 @@ def _check_pod(
     def requests_of(entry: PodResourceClaim) -> tuple[str, ...] | None:
         return None if pod.spec.node_name else request_names(entry, pod.metadata.namespace, claims, templates)
 
-    for error in (*pod_errors(pod, requests_of), *pod_scheduling_errors(pod, stored=bool(pod.metadata.uid))):
-        raise DocumentError(f"{source.place}: {error.path}: {error.message}")
+    with source.names_errors():
+        check_selectors(pod)
+        for error in (*pod_errors(pod, requests_of), *pod_scheduling_errors(pod, stored=bool(pod.metadata.uid))):
+            raise DocumentError(error.message, error.path)
 
 
 def default_class(name: str) -> DeviceClass:

@@ -24,6 +24,7 @@ from dranode.api.slice_validation import selector_errors, term_errors
 from dranode.api.validation import pod_errors, toleration_errors
 from dranode.sim.scheduler.documents import (
     ContainerPort,
+    LabelMatcher,
     PodNodeAffinity,
     ResourceList,
     SchedulingContainer,
@@ -43,6 +44,7 @@ from dranode.sim.scheduler.requests import (
     pod_requests,
     summed_limits,
 )
+from dranode.sim.scheduler.terms import PodTerms
 
 DEFAULT_NAMESPACE: Final = "default"
 _OUT_OF_REACH: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -198,9 +200,26 @@ def check_pod(pod: SchedulingPod, head: str = "", *, stored: bool = False) -> No
     Raises:
         DocumentError: a claim is not named, for example, or an amount is below 0, not whole, or above its limit.
     """
+    check_selectors(pod, head)
     stored = stored or bool(pod.metadata.uid)
     for error in (*pod_errors(pod, lambda _: None), *pod_scheduling_errors(pod, stored=stored)):
         raise DocumentError(error.message, f"{head}{error.path}")
+
+
+def check_selectors(pod: SchedulingPod, head: str = "") -> None:
+    """Fail if a label selector of the pod has an operator that does not exist, or too many or too few values.
+
+    Raises:
+        DocumentError: that is so; with the path after `head`.
+    """
+    where = ""
+    try:
+        PodTerms.of(pod)
+        for index, constraint in enumerate(pod.spec.topology_spread_constraints):
+            where = f"spec.topologySpreadConstraints[{index}].labelSelector"
+            LabelMatcher(constraint.label_selector)
+    except DocumentError as error:
+        raise DocumentError(error.problem, f"{head}{where or error.path}") from error
 
 
 def check_node_amounts(node: SchedulingNode) -> None:

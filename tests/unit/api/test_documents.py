@@ -26,7 +26,7 @@ EDITED = {"cdiVersion": "0.6.0", "kind": "a/b", "devices": [{"name": "d", "conta
         (CPUConfig, {"treads": "any"}, f"contains unknown field treads; there are {CPU_FIELDS}"),
         (CPUConfig, {"spread": {"polcy": 1}}, "spread: contains unknown field polcy; there are policy, group"),
         (CPUConfig | None, {"treads": "any"}, f"contains unknown field treads; there are {CPU_FIELDS}"),
-        (dict[str, CPUConfig], {"a": {"x": 1}}, f"{{}}: contains unknown field x; there are {CPU_FIELDS}"),
+        (dict[str, CPUConfig], {"a": {"x": 1}}, f"[a]: contains unknown field x; there are {CPU_FIELDS}"),
         (tuple[CPUConfig, ...], [{}, {"x": 1}], f"[1]: contains unknown field x; there are {CPU_FIELDS}"),
         (
             GPUConfig,

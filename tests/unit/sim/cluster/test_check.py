@@ -140,7 +140,7 @@ status:
         return [error["path"] for error in verdict["errors"]]
 
     assert errors("other.example.com", "other.example.com") == []
-    assert errors("dra.cpu", "other.example.com") == ["status.allocation.devices.results[0].consumedCapacity{}"]
+    assert errors("dra.cpu", "other.example.com") == ["status.allocation.devices.results[0].consumedCapacity[c]"]
     assert errors("other.example.com", "dra.cpu") == [
         "status.allocation.devices.config[0].opaque.parameters.cpuset",
         "status.allocation.devices.config[0].opaque.parameters.apiVersion",

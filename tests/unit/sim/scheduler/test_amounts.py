@@ -16,6 +16,9 @@ from dranode.sim.scheduler.amounts import check_node_amounts, check_pod, node_am
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 
 CONTAINER = "spec.containers[0].resources"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
+APART = {"podAntiAffinity": {REQUIRED: [{"labelSelector": _GREATER, "topologyKey": "zone"}]}}
 
 
 def errors(**spec: Any) -> list[str]:
@@ -148,6 +151,8 @@ def test_amounts_of_a_node_are_never_negative_and_counts_are_whole() -> None:
     ("kind", "fields", "place"),
     [
         ("Pod", {"spec": {"containers": container({"cpu": "-1"})}}, f"{CONTAINER}.requests[cpu]"),
+        ("Pod", {"spec": {"containers": container({"cpu": "1", "memory": "1GB"})}}, f"{CONTAINER}.requests[memory]"),
+        ("Pod", {"spec": {"affinity": APART}}, f"spec.affinity.podAntiAffinity.{REQUIRED}[0]"),
         ("Node", {"status": {"allocatable": {"memory": "-1"}}}, "status.allocatable[memory]"),
     ],
 )
@@ -157,6 +162,6 @@ def test_commands_refuse_documents_with_impossible_amounts(
     document = SourceDocument("f.yaml", 0, {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, **fields})
     with pytest.raises(DocumentError) as raised:
         reading([document])
-    assert f"f.yaml, document 1 ({kind} x): {place}: -1 is below 0" in str(raised.value)
+    assert str(raised.value).startswith(f"f.yaml, document 1 ({kind} x): {place}: ")
     (result,) = check([document], {})
-    assert [error.path for error in result.errors] == [place]
+    assert place in [error.path for error in result.errors]
