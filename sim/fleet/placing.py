@@ -256,6 +256,8 @@ class FleetNodes:
         specs = {f"{pod.document['metadata']['namespace']}/{pod.name}": decode(Pod, pod.document).spec for pod in pods}
         for name, spec in specs.items():
             nodes = self._questions.dump.nodes
+            if spec.node_name:
+                return f"pod {name}: nodeName {spec.node_name} bypasses kube-scheduler, which is not simulated here"
             if not any(spec.node_selector.items() <= node.metadata.labels.items() for node in nodes):
                 return f"pod {name}: no node has the labels {_labels(spec)}"
         names = {

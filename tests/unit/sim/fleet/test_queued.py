@@ -157,11 +157,17 @@ def test_a_shared_claim_stays_allocated_until_the_last_workload_has_left() -> No
     assert "low-main-0" not in got
 
 
-def test_a_flavor_without_nodes_admits_no_pods_at_all() -> None:
-    pods = pod_set(cpu=1, spec={"nodeSelector": {"disk": "ssd"}})
-    run, _ = _run(workload("w", "door", pods))
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"nodeSelector": {"disk": "ssd"}}, "no node has the labels disk=ssd, tier=reserved"),
+        ({"nodeName": "spot-1"}, "nodeName spot-1 bypasses kube-scheduler"),
+    ],
+)
+def test_a_flavor_without_nodes_admits_no_pods_at_all(spec: dict[str, Any], why: str) -> None:
+    run, _ = _run(workload("w", "door", pod_set(cpu=1, spec=spec)))
     assert run.waiting == ("w",)
-    assert "pod default/w-main-0: no node has the labels disk=ssd, tier=reserved" in run.attempts[0]["reason"]
+    assert f"pod default/w-main-0: {why}" in run.attempts[0]["reason"]
 
 
 def test_an_invalid_template_is_refused_also_without_nodes() -> None:
