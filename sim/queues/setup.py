@@ -276,7 +276,7 @@ _NOT_SIMULATED: Final = {
 _WITHOUT_EFFECT: Final = """
     apiVersion kind metadata status description namespace webhook metrics health pprofBindAddress leaderElection
     controller tls internalCertManagement clientConnection integrations queueVisibility objectRetentionPolicies
-    visibilityServer
+    visibilityServer managedFields selfLink deletionGracePeriodSeconds
 """
 
 
@@ -313,7 +313,7 @@ def _fields(kind: type[APIDocument], document: Mapping[str, Any], *, stored: boo
     for field in unknown_fields(kind, document):
         path, name = field.path, field.path.rpartition(".")[2]
         # Everything in a pod template and in a status that decides admission is read.
-        if name in _WITHOUT_EFFECT.split() or ".template." in path or path.startswith(("metadata.", "status.")):
+        if name in _WITHOUT_EFFECT.split() or ".template." in path or path.startswith("status."):
             continue
         if name in _NOT_SIMULATED or ".topologyRequest." in path:
             yield f"{path} is not simulated{_NOT_SIMULATED.get(name, '')}"

@@ -216,6 +216,11 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
         f"{QUOTA}.borowingLimit",
         'there is no such field; did you mean "borrowingLimit"',
     ),
+    "a field in the wrong place": (
+        [{**flavor("bad"), "metadata": {"name": "bad", "nodeTaints": []}}],
+        "metadata.nodeTaints",
+        "there is no such field",
+    ),
     "a misspelt setting": (
         [{**_mapping(), "resources": {"deviceClassMapping": []}}],
         "resources.deviceClassMapping",
