@@ -133,7 +133,7 @@ def versions_are_served(bench: Bench) -> None:
     for version in _info(bench).versions:
         if version in DRA_SERVICES:
             try:
-                bench.plugin.prepare(version, ())
+                bench.plugin.prepare(version, (), NOTIFY_SECONDS)
             except DriverCallError as error:
                 if error.code == "UNIMPLEMENTED":
                     raise Breach(f"{version} is advertised: {error}", "serve it, or leave it out") from error
@@ -271,7 +271,7 @@ def any_authority_is_taken(bench: Bench) -> None:
     path = str(bench.endpoint())
     client = bench.another_connection(authority=path.replace("/", "%2F"))
     try:
-        client.prepare(bench.version, ())
+        client.prepare(bench.version, (), NOTIFY_SECONDS)
     except DriverCallError as error:
         if error.code in ("UNAVAILABLE", "INTERNAL", "UNKNOWN") and "empty" not in error.details:
             raise Breach(f"a call with an unusual :authority failed: {error}", "ignore :authority") from error
