@@ -45,7 +45,9 @@ class TextFormatter(logging.Formatter):
     """
 
     def __init__(self) -> None:
-        super().__init__("%(asctime)s.%(msecs)03d %(levelname)s %(op)s%(message)s", "%Y-%m-%dT%H:%M:%S")
+        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(op)s%(message)s", "%Y-%m-%dT%H:%M:%S")
+        # UTC, as in JSON: local time jumps twice a year, and nodes may have different ones.
+        self.converter = time.gmtime
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line for a record."""

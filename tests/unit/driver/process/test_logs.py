@@ -124,3 +124,8 @@ def test_lines_are_dropped_and_counted_while_nobody_reads_them(monkeypatch: pyte
         first, second = pipe.read(1 << 20).decode().splitlines()
     assert first.endswith("WARNING lines=3 of the log are lost, because standard error was not read")
     assert second.endswith("INFO line 3")
+
+
+def test_times_are_in_utc() -> None:
+    record = logging.makeLogRecord({"created": 0.0, "msecs": 0.0, "levelname": "INFO", "msg": "m"})
+    assert TextFormatter().format(record) == "1970-01-01T00:00:00.000Z INFO m"
