@@ -88,8 +88,13 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
         )
     vendor = "" if _by_other_driver(intent, function.driver) else intent.vendor
     nodes = dict.fromkeys(_NODES.get((vendor, intent.mode), _ANY_VENDOR[intent.mode])(root, intent))
-    made = (_read(root, intent, node) for node in nodes)
-    return tuple(node for node in made if node is not None)
+    made = tuple(node for node in (_read(root, intent, node) for node in nodes) if node is not None)
+    # Settings of programs name render nodes by PCI address, and oneCCL finds Intel's GPUs in this folder alone. A link
+    # that udev has not updated may lead to another GPU.
+    links = (f"/dev/dri/by-path/pci-{address}-{kind}" for kind in ("card", "render"))
+    named = (_read(root, intent, DeviceEdit(link, needed=False)) for link in links)
+    numbers = {(node.major, node.minor) for node in made}
+    return (*made, *(node for node in named if node is not None and (node.major, node.minor) in numbers))
 
 
 def foreseeable_problems(root: Root, gpus: Iterable[GPU]) -> Iterable[str]:
@@ -486,6 +491,8 @@ def _configured(root: Root, driver_root: str) -> Iterable[str]:
 def _libraries(root: Root, driver_root: str, folders: Iterable[str], version: str, mode: GPUMode) -> dict[str, str]:
     """Return the names of this version's libraries, each with the file to which it leads; the first folder counts."""
     libraries: dict[str, str] = {}
+    # Some packages give a library only the name that programs load (negativo17's libGLX_nvidia.so.0).
+    renamed: dict[str, str] = {}
     for folder in folders:
         source = f"{driver_root}{folder}"
         plugins = (f"{below}/{name}" for below in _PLUGIN_FOLDERS for name in names(root, f"{source}/{below}"))
@@ -495,15 +502,19 @@ def _libraries(root: Root, driver_root: str, folders: Iterable[str], version: st
                 _COMPUTE.fullmatch(stem) if mode is GPUMode.COMPUTE else "/nvidia" in stem or stem.startswith(_GRAPHICS)
             )
             real = _followed(root, driver_root, f"{folder}/{name}") if so and wanted else None
-            if real is not None and (real.endswith(f".so.{version}") or stem.startswith(_UNVERSIONED)):
+            if real is None:
+                continue
+            if real.endswith(f".so.{version}") or stem.startswith(_UNVERSIONED):
                 libraries.setdefault(name, real)
+            elif _LOADED.fullmatch(stem) and real == f"{folder}/{stem}.so.{_SONAMES.get(stem, 1)}":
+                renamed.setdefault(name, real)
     # ldconfig makes the links that programs load; a node may lack them, and a container never runs it.
     for name, real in tuple(libraries.items()):
         stem, _, number = name.partition(".so.")
         if number == version and _LOADED.fullmatch(stem):
             libraries.setdefault(f"{stem}.so", real)
             libraries.setdefault(f"{stem}.so.{_SONAMES.get(stem, 1)}", real)
-    return libraries
+    return {**renamed, **libraries}
 
 
 def _files(root: Root, driver_root: str, folders: Iterable[str], version: str, mode: GPUMode) -> dict[str, str]:

@@ -1,6 +1,7 @@
 import errno
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dranode.api.errors import ClaimError, MachineError
@@ -126,8 +127,16 @@ def test_graphics_adds_the_card_of_each_part() -> None:
     ]
 
 
-def test_intel_compute_is_the_render_node() -> None:
-    assert nodes(flex(), FLEX) == [("/dev/dri/renderD128", "c", 226, 128)]
+def test_intel_compute_is_the_render_node_also_under_the_name_with_its_pci_address() -> None:
+    machine = flex()
+    assert nodes(machine, FLEX) == [("/dev/dri/renderD128", "c", 226, 128)]
+    # Links lead to the nodes: that of the GPU, its card, which compute does not get, and an old one of another GPU.
+    for name, minor in {"4d:00.0-render": 128, "4d:00.0-card": 0, "4d:00.1-render": 200}.items():
+        machine.node(f"dev/dri/by-path/pci-0000:{name}", 226, minor)
+    by_path = ("/dev/dri/by-path/pci-0000:4d:00.0-render", "c", 226, 128)
+    assert nodes(machine, FLEX) == [("/dev/dri/renderD128", "c", 226, 128), by_path]
+    assert len(nodes(machine, msgspec.structs.replace(FLEX, mode=GPUMode.GRAPHICS))) == 4
+    assert len(nodes(machine, Intent(address="0000:4d:00.1", vendor="intel"))) == 1
 
 
 def test_a_virtual_function_has_its_own_render_node() -> None:

@@ -108,6 +108,7 @@ def test_graphics_mounts_all_libraries_of_the_driver_and_their_configuration() -
         (f"{DEBIAN}/libEGL_nvidia.so.{VERSION}", "usr/lib64/libEGL_nvidia.so.0"),
         (f"{DEBIAN}/libnvidia-nvvm.so.{VERSION}", "usr/lib64/libnvidia-nvvm.so.4"),
         (f"{DEBIAN}/libnvidia-pkcs11-openssl3.so.{VERSION}", f"usr/lib64/libnvidia-pkcs11-openssl3.so.{VERSION}"),
+        (f"{DEBIAN}/libGLX_nvidia.so.0", "usr/lib64/libGLX_nvidia.so.0"),
         (f"{DEBIAN}/libGLX_indirect.so.0", None),
         (f"{DEBIAN}/nvidia/xorg/nvidia_drv.so", "usr/lib/xorg/modules/drivers/nvidia_drv.so"),
         (f"usr/lib64/xorg/modules/extensions/{GLX}", f"usr/lib64/xorg/modules/extensions/{GLX}"),
