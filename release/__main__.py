@@ -4,12 +4,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from release import archives, image, project, software, trial
+from release import archives, image, project, software
 from release.project import DIST, StepError, version
 
 
 def main() -> int:
-    """Build and try a release; without the image, which not every machine can build, it ends with 1 and says why."""
+    """Build and try a release; return 1 and say why if the image cannot be built on this machine."""
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
     print(f"dranode {version()}", flush=True)
@@ -21,7 +21,7 @@ def main() -> int:
     _done(software.bill(node))
     _done(software.notices(node))
     _done(archives.checksums())
-    for line in trial.install(wheel):
+    for line in project.install(wheel):
         print(f"  {line}", flush=True)
     if no_image:
         print(f"no image: {no_image}", file=sys.stderr)

@@ -33,12 +33,12 @@ def plugin(wheel: Path) -> Path:
         archive.add(folder / "kubectl-dranode", "kubectl-dranode", filter=_program)
         archive.add(wheel, wheel.name, filter=_of_nobody)
         archive.add(ROOT / "requirements" / "run.lock", "run.lock", filter=_of_nobody)
-        # krew's validator looks for it beside the program.
+        # krew's validator expects it next to the program.
         archive.add(ROOT / "LICENSE", "LICENSE", filter=_of_nobody)
     path.write_bytes(gzip.compress(plain.getvalue(), mtime=int(epoch())))
     manifest = (folder / "dranode.yaml").read_text().replace("v0.1.0", f"v{version()}")
     manifest = manifest.replace("0" * 64, hashlib.sha256(path.read_bytes()).hexdigest())
-    # krew wants the file to be called like the plug-in.
+    # krew requires the file to be named after the plug-in.
     (DIST / "dranode.yaml").write_text(manifest)
     return path
 
@@ -58,13 +58,13 @@ def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def settle(path: Path) -> None:
-    """Pack a tar anew, in the order of its members' names and with the release's time.
+    """Write a tar again with its members sorted by name and with the release's time.
 
-    Engines write the blobs of an image at the time and in the order in which they come by them.
+    Engines write the blobs of an image in any order and with the current time.
     """
     packed = path.with_suffix(".packed")
     with tarfile.open(path) as old, tarfile.open(packed, mode="w") as new:
-        for member in sorted(old.getmembers(), key=lambda each: each.name):
+        for member in sorted(old.getmembers(), key=lambda member: member.name):
             content = old.extractfile(member)
             new.addfile(_of_nobody(member), content)
     packed.replace(path)

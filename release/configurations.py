@@ -20,17 +20,17 @@ CONFIGURATIONS: Final[Mapping[str, tuple[str, type[msgspec.Struct]]]] = {
     "GPUConfig": (GPU_API_VERSION, GPUConfig),
     "MemoryConfig": (MEMORY_API_VERSION, MemoryConfig),
 }
-# An attribute in a docstring: its name, a colon, and text that may go on in lines that are indented further.
+# An attribute in a docstring: its name, a colon, and its text, whose further lines are indented more.
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.+(?:\n {6,}\S.*)*)", re.MULTILINE)
 _OF_ITSELF: Final = frozenset({"apiVersion", "kind"})
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """Return the JSON Schema of an opaque configuration, with the two fields that say which it is."""
+    """Return the JSON Schema of an opaque configuration, with the two fields that identify it."""
     version, model = CONFIGURATIONS[kind]
     document: dict[str, Any] = msgspec.json.schema(model, schema_hook=_custom)
-    for each in document["$defs"].values():
-        _describe(each)
+    for definition in document["$defs"].values():
+        _describe(definition)
     fields = document["$defs"][kind]
     fields["properties"] = {**fields["properties"], "apiVersion": {"const": version}, "kind": {"const": kind}}
     fields["required"] = sorted({"apiVersion", "kind", *fields.get("required", ())})
@@ -38,14 +38,14 @@ def schema(kind: str) -> dict[str, Any]:
 
 
 def _custom(kind: type) -> dict[str, Any]:
-    """Return the schema of our own types; a quantity is what Kubernetes takes for one, such as `10Gi`."""
+    """Return the schema of a type that msgspec does not know: a quantity of Kubernetes, such as `10Gi`."""
     if kind is Quantity:
         return {"type": ["string", "number"], "description": "A quantity, such as 10Gi."}
     raise NotImplementedError
 
 
 def _describe(definition: dict[str, Any]) -> None:
-    """Move what a docstring says of each attribute to its field, where editors show it."""
+    """Move the description of each attribute from the docstring to its field, where editors show it."""
     text = cleandoc(definition.get("description", ""))
     said = {name: " ".join(sentence.split()) for name, sentence in _ATTRIBUTE.findall(text)}
     definition["description"] = text.partition("\n\nAttributes:")[0]
@@ -74,16 +74,16 @@ def configurations() -> str:
 
 
 def fields(document: Mapping[str, Any], name: str, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield each field of a definition, with what it may be and what it says; those inside of it after it."""
+    """Yield each field of a definition with its values and its description, followed by the fields inside it."""
     for field, value in document["$defs"][name]["properties"].items():
         if field in _OF_ITSELF:
             continue
-        kinds = [_resolved(document, each) for each in value.get("anyOf", [value]) if each.get("type") != "null"]
-        what = value.get("description") or next((each["description"] for each in kinds if "description" in each), "")
+        kinds = [_resolved(document, form) for form in value.get("anyOf", [value]) if form.get("type") != "null"]
+        what = value.get("description") or next((form["description"] for form in kinds if "description" in form), "")
         yield f"{prefix}{field}", ", ".join(map(_words, kinds)), what
-        for each in kinds:
-            if "properties" in each:
-                yield from fields(document, each["title"], f"{prefix}{field}.")
+        for form in kinds:
+            if "properties" in form:
+                yield from fields(document, form["title"], f"{prefix}{field}.")
 
 
 def _resolved(document: Mapping[str, Any], value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -93,7 +93,7 @@ def _resolved(document: Mapping[str, Any], value: Mapping[str, Any]) -> Mapping[
 
 def _words(value: Mapping[str, Any]) -> str:
     if "enum" in value:
-        return ", ".join(f"`{each}`" for each in value["enum"])
+        return ", ".join(f"`{form}`" for form in value["enum"])
     kind = value["type"]
     names = {"object": "fields of its own", "boolean": "`true`, `false`"}
-    return " or ".join(names.get(each, each) for each in ([kind] if isinstance(kind, str) else kind))
+    return " or ".join(names.get(form, form) for form in ([kind] if isinstance(kind, str) else kind))

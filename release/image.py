@@ -1,4 +1,4 @@
-"""The image as an OCI archive, by docker's buildx or by buildah, whichever this machine has."""
+"""Builds the image as an OCI archive with docker's buildx or buildah, whichever is installed."""
 
 import os
 import shlex
@@ -29,9 +29,9 @@ def _docker() -> bool:
 def build() -> Path:
     """Build the image that the DaemonSet runs; the same commit on the same base gives the same image.
 
-    Three variables change how. BASE: another base than the Dockerfile's, such as one of a mirror.
-    IMAGE_PLATFORMS: `linux/amd64,linux/arm64` for one archive with both; without it that of this machine.
-    IMAGE_OPTIONS: further words for the engine's build, such as volumes with what reaches the package index from here.
+    Three variables change how. BASE: a base other than the Dockerfile's, such as a mirror's.
+    IMAGE_PLATFORMS: `linux/amd64,linux/arm64` for one archive with both; by default this machine's platform.
+    IMAGE_OPTIONS: more arguments for the engine, such as a volume with the configuration of the package index.
     """
     path = DIST / f"dranode-image-{version()}.tar"
     named = f"dranode:{version()}"
@@ -50,7 +50,7 @@ def build() -> Path:
         archives.settle(path)
         return path
     target = ("--manifest", named) if platforms else ("--tag", named)
-    # A list of that name that was there before would be added to.
+    # buildah would add the image to an existing list of this name.
     subprocess.run(["buildah", "rmi", "--force", named], capture_output=True, check=False)
     run("buildah", "bud", "--layers=false", f"--timestamp={epoch()}", *arguments, *target, str(ROOT))
     push = ("manifest", "push", "--all") if platforms else ("push",)
@@ -60,7 +60,7 @@ def build() -> Path:
 
 
 def describe(path: Path) -> str:
-    """Return what was built, by what and on what, in a line for people."""
+    """Return a line that says how large the image is, and by which engine and on which base it was built."""
     engine = "docker" if _docker() else "buildah"
     platforms = os.environ.get("IMAGE_PLATFORMS") or "this machine's platform"
     base = os.environ.get("BASE") or "the base of the Dockerfile"

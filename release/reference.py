@@ -12,7 +12,7 @@ from dranode.driver.serve.claim_metrics import DEVICE_FAMILIES, DISTURBANCE_FAMI
 from dranode.driver.serve.metrics import DriverMetrics, Metrics
 from dranode.driver.serve.state_metrics import OWN_GAUGES, STATE_FAMILIES, prefix_of
 
-# Type, labels and what it says.
+# Type, labels and help.
 MetricRow: TypeAlias = tuple[str, tuple[str, ...], str]
 
 # A driver whose own metrics are shown.
@@ -24,12 +24,12 @@ OWN_DRIVER: Final = "dra.cpu"
 
 def options() -> str:
     """Return a page with every option of `serve` and of the drivers: flag, variable, key, values, defaults."""
-    settings = {each.parameter: each for each in driver_settings()}
+    settings = {option.parameter: option for option in driver_settings()}
     by_driver: dict[str, list[DriverOption]] = {}
-    for each in declared().options:
-        by_driver.setdefault(each.driver, []).append(each)
-    own = {each.parameter for each in declared().options}
-    framework = [MACHINE, *(each for name, each in settings.items() if name not in own), *SERVE, STORE]
+    for option in declared().options:
+        by_driver.setdefault(option.driver, []).append(option)
+    own = {option.parameter for option in declared().options}
+    framework = [MACHINE, *(option for name, option in settings.items() if name not in own), *SERVE, STORE]
     keys = {parameter: key for key, parameter in FRAMEWORK_KEYS.items()}
     introduction = (
         "# Options\n\nEvery option of `dranode serve`. A flag overrides a variable, a variable overrides "
@@ -37,10 +37,10 @@ def options() -> str:
         "file overrides the default. An empty variable counts as unset.\n\n## Of `serve`\n"
     )
     parts = [introduction]
-    parts += [_option(each, keys.get(each.parameter, "")) for each in framework]
+    parts += [_option(option, keys.get(option.parameter, "")) for option in framework]
     for driver, declarations in by_driver.items():
         parts.append(f"## Of the driver `{driver}`\n")
-        parts += [_option(settings[each.parameter], _key(each)) for each in declarations]
+        parts += [_option(settings[option.parameter], _key(option)) for option in declarations]
     return "\n".join(parts)
 
 
@@ -84,13 +84,13 @@ def _default(option: CommandOption) -> str:
 
 
 def metric_rows() -> dict[str, MetricRow]:
-    """Return every metric of a driver but the process's: name -> type, labels without the driver's, what it says."""
+    """Return the metrics of a driver except the process's, by name: type, labels without `driver`, and help."""
     made = Metrics()
     DriverMetrics(OWN_DRIVER, made.registry, made._calls, made._nri)  # noqa: SLF001 - as `Metrics.add` does it
     rows: dict[str, MetricRow] = {}
-    for each in made.registry._collector_to_names:  # noqa: SLF001 - the registry says it nowhere else
-        if isinstance(each, MetricWrapperBase):
-            rows[each._name] = (str(each._type), _labels(each), each._documentation)  # noqa: SLF001 - likewise
+    for metric in made.registry._collector_to_names:  # noqa: SLF001 - there is no public list
+        if isinstance(metric, MetricWrapperBase):
+            rows[metric._name] = (str(metric._type), _labels(metric), metric._documentation)  # noqa: SLF001 - likewise
     families = [make() for make, _ in (*STATE_FAMILIES, *USAGE_FAMILIES, *DISTURBANCE_FAMILIES)]
     for family in (*families, *(make() for make in DEVICE_FAMILIES)):
         rows[family.name] = (family.type, _labels(family), family.documentation)
@@ -100,7 +100,7 @@ def metric_rows() -> dict[str, MetricRow]:
 
 
 def _labels(family: Any) -> tuple[str, ...]:
-    return tuple(label for label in family._labelnames if label != "driver")  # noqa: SLF001 - only it knows them
+    return tuple(label for label in family._labelnames if label != "driver")  # noqa: SLF001 - likewise
 
 
 def codes(words: Iterable[str]) -> str:
@@ -109,5 +109,5 @@ def codes(words: Iterable[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text of the code as it stands in a line or a table of a page."""
+    """Return a text escaped for a line or a table of a page."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

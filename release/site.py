@@ -46,7 +46,7 @@ _PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     "`dra.gpu`": ("slices", "--drivers", "gpu", "--machine", GPUS),
     "`dra.memory`": ("slices", "--drivers", "memory", "--machine", CPUS),
 }
-# Names are looked for and copied: they stay in one piece, and a table that is too wide is moved sideways.
+# Names do not wrap, so that they can be found and copied; a table that is too wide scrolls.
 _TABLES: Final = ".md-typeset td:first-child code { white-space: nowrap; }\n"
 # How many values of an attribute are shown.
 _SHOWN: Final = 3
@@ -54,7 +54,7 @@ _LINK: Final = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def main() -> None:
-    """Write all pages anew."""
+    """Write all pages."""
     shutil.rmtree(PAGES.parent, ignore_errors=True)
     (PAGES / "reference").mkdir(parents=True)
     (PAGES / "schemas").mkdir()
@@ -104,10 +104,10 @@ def _directive(module: ModuleType, name: str) -> str:
 
 
 def relinked(text: str, folder: Path) -> str:
-    """Return a page with the links that it has in the tree made the site's.
+    """Return a page with its links changed to those of the site.
 
-    A link to what the site does not hold, such as a folder of tests, becomes its text. The files at the top of the tree
-    are beside the manual's on the site, so that only a page in a folder of the manual has to go up.
+    A link to a file that is not on the site, such as a test, is replaced by its text. On the site, the files at the top
+    of the tree are next to the manual's, so only links in a folder of the manual go up.
     """
     up = "../" * len(folder.relative_to(MANUAL).parts) if folder.is_relative_to(MANUAL) else ""
 
@@ -164,7 +164,7 @@ def devices() -> str:
     for heading, words in _PUBLISHED.items():
         slices = json.loads(CliRunner().invoke(cli, [*words, "-o", "json"], catch_exceptions=False).stdout)
         devices = [device for document in slices["items"] for device in document["spec"]["devices"]]
-        # Shorter values first: numbers are in their order then.
+        # Shorter values first, so that numbers are in order.
         rows = sorted(
             {row for device in devices for row in _rows(device)}, key=lambda row: (*row[:2], len(row[2]), row)
         )
@@ -184,7 +184,7 @@ def _rows(device: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 def _merged(rows: list[tuple[str, str, str]]) -> Iterator[str]:
     for name, kind in dict.fromkeys((name, kind) for name, kind, _ in rows):
-        values = [value for each, other, value in rows if (each, other) == (name, kind)]
+        values = [value for *key, value in rows if key == [name, kind]]
         shown = ", ".join(f"`{value}`" for value in values[:_SHOWN]) + (", ..." if len(values) > _SHOWN else "")
         yield f"| `{name}` | {kind} | {shown} |"
 

@@ -9,31 +9,21 @@ _LICENCE_FILES = ("licen", "copying", "notice", "authors")
 
 
 def environment(wheel: Path) -> Path:
-    """Install what the image holds into a folder of its own, and return that folder's site-packages."""
+    """Install the image's packages into a folder of their own, and return its site-packages."""
     folder = ROOT / ".cache" / "release" / "node"
     python = str(folder / "bin" / "python")
     uv = tool("uv")
     run(uv, "venv", "--quiet", "--clear", "--python", tool("python"), str(folder))
-    run(
-        uv,
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        python,
-        "--no-deps",
-        "--require-hashes",
-        "-r",
-        "requirements/serve.lock",
-    )
-    run(uv, "pip", "install", "--quiet", "--python", python, "--no-deps", str(wheel))
+    install = (uv, "pip", "install", "--quiet", "--python", python, "--no-deps")
+    run(*install, "--require-hashes", "-r", "requirements/serve.lock")
+    run(*install, str(wheel))
     return next((folder / "lib").glob("python3*/site-packages"))
 
 
 def bill(packages: Path) -> Path:
     """Write the bill of materials of the image's Python packages as CycloneDX, validated.
 
-    That of the image's base is in the image's attestations, which BuildKit makes.
+    The packages of the image's base are in the image's attestations, which BuildKit creates.
 
     Args:
         packages: the folder with the packages.
@@ -48,10 +38,10 @@ def bill(packages: Path) -> Path:
 
 
 def notices(packages: Path) -> Path:
-    """Write the license texts of all packages of the image but ours, one after the other."""
+    """Write the license texts of all packages of the image except ours."""
     path = DIST / "THIRD-PARTY-NOTICES.txt"
-    theirs = [each for each in distributions(path=[str(packages)]) if each.name != "dranode"]
-    path.write_text("\n".join(_notice(each) for each in sorted(theirs, key=lambda each: each.name.lower())))
+    theirs = [package for package in distributions(path=[str(packages)]) if package.name != "dranode"]
+    path.write_text("\n".join(map(_notice, sorted(theirs, key=lambda package: package.name.lower()))))
     return path
 
 

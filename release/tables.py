@@ -1,6 +1,6 @@
 """Writes the tables of the manual that the code declares: metrics, and the findings of `doctor`.
 
-`make tables` replaces what stands in docs/ between `<!-- table: NAME -->` and `<!-- end of table -->`.
+`make tables` replaces everything in docs/ between `<!-- table: NAME -->` and `<!-- end of table -->`.
 """
 
 import re
