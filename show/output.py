@@ -97,7 +97,8 @@ def reporting(screen: Console | None = None) -> Iterator[ProgressReporter]:
     spinner = Spinner("dots", "starting", style="status.spinner")
     # Live draws the first frame here. With `Console.status`, the thread that turns the spinner draws it, maybe in the
     # middle of other output.
-    with Live(spinner, console=screen or console(stderr=True), refresh_per_second=12.5, transient=True) as live:
+    live = Live(spinner, console=screen or console(stderr=True), refresh_per_second=12.5, transient=True)
+    with _cursor_shown_at_a_signal(live.console), live:
         bar = ProgressBar(width=_BAR_COLUMNS)
         counted = Table.grid(padding=(0, 1))
         counted.add_row(spinner, bar)
@@ -108,21 +109,27 @@ def reporting(screen: Console | None = None) -> Iterator[ProgressReporter]:
             bar.update(done, total)
             live.update(counted if total else spinner)
 
-        def end(number: int, frame: object) -> None:
-            del frame
-            live.console.show_cursor()
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+        yield show
 
-        # `timeout` and a closed terminal end the process before Live can show the cursor again. nohup ignores SIGHUP.
-        ending = [name for name in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(name) is signal.SIG_DFL]
+
+@contextmanager
+def _cursor_shown_at_a_signal(screen: Console) -> Iterator[None]:
+    """Show the cursor also if `timeout` or a closed terminal ends the process; nohup ignores SIGHUP, which stays so."""
+
+    def end(number: int, frame: object) -> None:
+        del frame
+        screen.show_cursor()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    ending = [name for name in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(name) is signal.SIG_DFL]
+    for number in ending:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
         for number in ending:
-            signal.signal(number, end)
-        try:
-            yield show
-        finally:
-            for number in ending:
-                signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, signal.SIG_DFL)
 
 
 def picture_options(function: F) -> F:

@@ -17,8 +17,12 @@ _ROWS = 50
 _SEQUENCE = re.compile(r"\x1b\[(\??)(\d*)(?:;\d+)*([A-Za-z])|\r|\n|[^\x00-\x1f]")
 
 
-def in_terminal(arguments: list[str | Path], width: int, cwd: Path) -> tuple[int, Screen]:
-    """Run a program in a pseudo-terminal; returns its exit status and its screen."""
+def in_terminal(arguments: list[str | Path], width: int, cwd: Path, end_after: str = "") -> tuple[int, Screen]:
+    """Run a program in a pseudo-terminal; returns its exit status and its screen.
+
+    Args:
+        end_after: the program gets SIGTERM once it has written this, if it is not empty.
+    """
     main, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, width, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "CI"}}
@@ -30,6 +34,9 @@ def in_terminal(arguments: list[str | Path], width: int, cwd: Path) -> tuple[int
         try:
             while chunk := os.read(main, 65536):
                 written += chunk
+                if end_after and end_after.encode() in written:
+                    program.terminate()
+                    end_after = ""
         except OSError:
             pass  # Linux's error when the other side is closed
         os.close(main)
