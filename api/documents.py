@@ -128,10 +128,10 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
     _compile(kind)
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        # Only few documents have nulls, so they are removed only after an error about one.
-        if _NULL in str(error):
-            return _convert(kind, without_nulls(msgspec.json.decode(text)))
+    except msgspec.ValidationError:
+        # Only few documents have nulls or errors, so only they are decoded in two steps.
+        return decode(kind, msgspec.json.decode(text))
+    except msgspec.DecodeError as error:
         raise _error(kind, error) from error
     except UnicodeDecodeError as error:
         raise DocumentError(f"a string in it is not UTF-8: {error.reason} at its byte {error.start}") from error
