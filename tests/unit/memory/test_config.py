@@ -48,8 +48,19 @@ def test_later_configurations_change_only_the_fields_that_they_have() -> None:
         ("bind", "is not a valid MemoryConfig"),
         (None, "is not a valid MemoryConfig"),
         *(
-            ({**OWN, "mount": path}, "not a clean absolute path")
-            for path in ("", "/", "hugepages", "/dev/../etc", "/dev/./x", "/dev//x", "/x/", "/a\0b", "/" + "a" * 4096)
+            ({**OWN, "mount": path}, "no clean absolute path")
+            for path in (
+                "",
+                "/",
+                "huge",
+                "/dev/../etc",
+                "/dev/./x",
+                "/dev//x",
+                "/x/",
+                "/a\0b",
+                "/" + "a" * 4096,
+                "/proc/x",
+            )
         ),
     ],
 )

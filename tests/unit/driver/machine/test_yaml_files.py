@@ -284,7 +284,3 @@ def test_strictly_invalid_yaml_is_told_from_text_that_is_not_yaml(text: str, sen
     with pytest.raises(DocumentError, match="it is not YAML") as refused:
         parse_yaml(b"a: [", "it")
     assert not isinstance(refused.value, StrictError)
-
-
-def test_a_date_is_a_string() -> None:
-    assert parse_yaml(b"at: 2026-11-26T03:00:00Z", "it") == {"at": "2026-11-26T03:00:00Z"}
