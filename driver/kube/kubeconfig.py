@@ -141,6 +141,9 @@ def _server(chosen: ChosenContext, path: str, program_seconds: float | None) -> 
 
 def _server_url(server: str) -> str:
     """Return the URL of a server, which may also be written as `host:port`, as in client-go."""
+    if "@" in server:
+        # The URL is shown in errors and logged, so it must not have a password.
+        raise DocumentError("the server's URL has a user in it; write username and password of the user instead")
     parts = urlsplit(server)
     if not parts.scheme or not parts.netloc:
         # `kubernetes:6443` would be read as a URL with the scheme `kubernetes`.

@@ -576,6 +576,7 @@ def test_the_first_of_several_kubeconfigs_that_sets_something_wins(tmp_path: Pat
         ({"clusters": [{"name": "c", "cluster": {}}]}, "", 'cluster "c" has no server'),
         ({"clusters": [{"name": "c", "cluster": {"server": "host:6443/path"}}]}, "", "is neither a URL nor host:port"),
         ({"clusters": [{"name": "c", "cluster": {"server": "ftp://host:6443"}}]}, "", "is not an http or https URL"),
+        ({"clusters": [{"name": "c", "cluster": {"server": "https://me:pw@host"}}]}, "", "URL has a user in it; write"),
         ({"contexts": [{"context": {}}]}, "", r"contexts\[0\].*required field name"),
     ],
 )
