@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from dranode.api.errors import MachineError
 from dranode.driver.machine.numa import has_one_node
-from dranode.driver.machine.pci import PCI_DEVICES, PCIE_ROOT
+from dranode.driver.machine.pci import PCI_DEVICES, PCI_DRIVERS, PCIE_ROOT
 from dranode.driver.machine.root import Root, link_name, names, number, read_attribute
 from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, GPUKind, doubtful_uuids, sort_key
 from dranode.gpu.kfd import KFDNode, by_address, hidden_nodes
@@ -35,7 +35,7 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
     gpus: list[GPU] = []
     warnings: list[str] = []
     minors: list[int] = []
-    drivers_seen = any(pci_function(root, address).driver for address in pci.addresses)
+    drivers_seen = root.exists(PCI_DRIVERS) or any(pci_function(root, address).driver for address in pci.addresses)
     for address in (address for address, reason in reasons.items() if reason is None):
         gpu = pci.gpu(address)
         if gpu.vendor_id == NVIDIA:

@@ -15,14 +15,13 @@ from typing import Final
 
 from dranode.api.errors import ClaimError
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.machine.pci import PCI_DEVICES
+from dranode.driver.machine.pci import PCI_DEVICES, PCI_DRIVERS
 from dranode.driver.machine.root import Root, all_names, attribute_if_there, link_name, number, read_attribute
 from dranode.gpu.grants import Home
 from dranode.gpu.inventory import Function
 from dranode.gpu.sysfs import pci_function
 
 VFIO: Final = "vfio-pci"
-_DRIVERS: Final = "sys/bus/pci/drivers"
 _BRIDGE: Final = 0x06  # PCI base class; bridges stay with their driver
 # The kernel waits as long as a program has a function open, and nothing can end its wait. Until Linux 7 it also keeps
 # those waiting that read `driver_override` meanwhile.
@@ -46,7 +45,7 @@ def take(root: Root, claim: ClaimRef, homes: Iterable[Home]) -> None:
 
 def _take(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:
     moved = any(not pci_function(root, home.address).passthrough for home in homes)
-    if moved and not root.exists(f"{_DRIVERS}/{VFIO}"):
+    if moved and not root.exists(f"{PCI_DRIVERS}/{VFIO}"):
         raise ClaimError(f"claim {claim} needs {VFIO} for GPU {homes[0].address}; run `modprobe {VFIO}` on the node")
     _check_group(root, claim, homes)
     _check_overrides(root, claim, homes)
@@ -58,8 +57,8 @@ def _take(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:
             if not function.passthrough:
                 root.write(f"{PCI_DEVICES}/{home.address}/driver_override", VFIO)
                 if function.driver is not None:
-                    root.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
-                root.write(f"{_DRIVERS}/{VFIO}/bind", home.address)
+                    root.write(f"{PCI_DRIVERS}/{function.driver}/unbind", home.address)
+                root.write(f"{PCI_DRIVERS}/{VFIO}/bind", home.address)
             _clear_override(root, home.address)
         except OSError as error:
             captured = error.errno == errno.EROFS
@@ -104,14 +103,14 @@ def _give_back(root: Root, home: Home) -> None:
     if function.driver is not None:
         if not function.passthrough and not taken:
             return
-        root.write(f"{_DRIVERS}/{function.driver}/unbind", home.address)
+        root.write(f"{PCI_DRIVERS}/{function.driver}/unbind", home.address)
     _clear_override(root, home.address)
     if home.driver is None:
         root.write("sys/bus/pci/drivers_probe", home.address)
     elif home.driver:
-        if not root.exists(f"{_DRIVERS}/{home.driver}"):
+        if not root.exists(f"{PCI_DRIVERS}/{home.driver}"):
             raise OSError(errno.ENODEV, f"driver {home.driver} is not loaded")
-        root.write(f"{_DRIVERS}/{home.driver}/bind", home.address)
+        root.write(f"{PCI_DRIVERS}/{home.driver}/bind", home.address)
 
 
 def _in_turn(address: str, step: Callable[..., None], *arguments: object) -> None:

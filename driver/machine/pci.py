@@ -19,6 +19,7 @@ from dranode.driver.machine.numa import node_cpus
 from dranode.driver.machine.root import Root, all_names, cpu_mask, names, number, read_attribute
 
 PCI_DEVICES: Final = "sys/bus/pci/devices"
+PCI_DRIVERS: Final = "sys/bus/pci/drivers"
 # The folder of a root complex. It may be anywhere below /sys/devices, such as below a hypervisor's bus or a platform's
 # controller. Extended domains (VMD) have more digits; the standard attribute does not allow these.
 PCIE_ROOT: Final = re.compile(r"pci([0-9a-f]{4}:[0-9a-f]{2})", re.ASCII)

@@ -515,6 +515,11 @@ def test_a_gpu_without_a_driver_is_not_published_with_the_reason() -> None:
     machine = unbound(laptop(), RTX)
     assert names_of(machine) == ["gpu-0000-00-02-0"]
     assert found(machine).warnings == (NO_DRIVER,)
+    # The only PCI function of a virtual machine in Azure.
+    alone = Machine()
+    alone.driver("amdgpu")
+    alone.pci(RTX, AMD, 0x73AE, DISPLAY)
+    assert not names_of(alone)
 
 
 def test_gpus_left_out_for_the_same_reason_are_named_in_one_sentence() -> None:
