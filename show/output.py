@@ -161,8 +161,19 @@ def write_pictures(html: str | None, svg: str | None, make: Callable[[], FleetPi
 def _write_picture(path: str | None, draw: Callable[[], str]) -> None:
     if path is None:
         return
+    text, place = draw(), Path(path)
     try:
-        Path(path).write_text(draw(), encoding="utf-8")
+        if place.exists() and not place.is_file():  # a device or a pipe, such as /dev/stdout
+            place.write_text(text, encoding="utf-8")
+            return
+        # Beside the last picture, which stays if the disk is full. A link goes on to lead to the new one.
+        place = place.resolve()
+        beside = place.with_name(f".{place.name}.new")
+        try:
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(place)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         raise DranodeError(f"the picture {path} cannot be written: {error.strerror}") from error
 

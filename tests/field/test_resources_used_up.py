@@ -98,6 +98,17 @@ def fill(disk: Path) -> Path:
     return filler
 
 
+def test_a_picture_for_which_the_disk_has_no_room_leaves_the_last_one(small_disk: Path) -> None:
+    picture = small_disk / "a.svg"
+    draw: list[str | Path] = [PROGRAM, "topology", "--machine", "cores=2", "--svg", picture]
+    subprocess.run(draw, stdout=subprocess.DEVNULL, check=True)
+    last = picture.read_bytes()
+    fill(small_disk)
+    done = subprocess.run(draw, capture_output=True, check=False)
+    assert (done.returncode, b"a.svg cannot be written: No space" in done.stderr) == (1, True)
+    assert (picture.read_bytes(), len(list(small_disk.iterdir()))) == (last, 2)
+
+
 def test_a_full_disk_refuses_claims_and_loses_none(small_disk: Path) -> None:
     (small_disk / "data").mkdir()
 
