@@ -290,7 +290,9 @@ _INSTALLED: Final = (
     "",
     "usr/local/",  # Talos
     "usr/local/glibc/",  # Talos before 1.13
+    "usr/local/nvidia/",  # Azure
     "opt/",  # Gentoo
+    "opt/nvidia/",  # GKE with Ubuntu
     "opt/nvidia/current/",  # Flatcar
     "var/lib/nvidia/",  # Container-Optimized OS
     "home/kubernetes/bin/nvidia/",  # GKE

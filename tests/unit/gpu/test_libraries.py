@@ -21,10 +21,12 @@ FOLDERS = (
     "home/kubernetes/bin/nvidia/lib64",
     "opt/drv/lib",
     "opt/nvidia/current/usr/lib64",
+    "opt/nvidia/lib64",
     "run/opengl-driver/lib",
     "usr/lib/nvidia/tesla",
     "usr/local/glibc/usr/lib",
     "usr/local/lib",
+    "usr/local/nvidia/lib64",
     "var/lib/nvidia/lib64",
 )
 GLX = f"libglxserver_nvidia.so.{VERSION}"
