@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from tests.fakes.waiting import PATIENCE
 from tests.kubernetes_schemas import documents, is_known, problems
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = Path(sys.executable).with_name("dranode")
 EXAMPLES = sorted((ROOT / "examples").glob("cpu-*.yaml"))
 OF_MEMORY = sorted((ROOT / "examples").glob("memory-*.yaml"))
 OF_GPUS = sorted(path for path in (ROOT / "examples").glob("gpu-*.yaml") if path.name != "gpu-server.yaml")

@@ -1,23 +1,21 @@
-"""`dranode fit --kubeconfig --context --html --svg`, as a program with a real connection."""
+"""`dranode fit --kubeconfig --context --html --svg` and `dranode report`, as a program with a real connection."""
 
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.fakes.apiserver import Fault, api_server
+from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.clusters import CLASS
 from tests.fakes.program import run_program
 from tests.unit.sim.report.test_waiting import claim, node, pod, slice_of
 
-PROGRAM = Path(sys.executable).with_name("dranode")
 CLUSTER = (
     ("deviceclasses", CLASS),
-    ("resourceslices", slice_of("n")),
+    ("resourceslices", slice_of("w")),
     ("resourceclaims", claim("held", 1, "gpu-0")),
     ("resourceclaims", claim("one", 1)),
     ("nodes", node()),
@@ -29,16 +27,21 @@ def fit(cwd: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return run_program("fit", *arguments, cwd=cwd)
 
 
+def kubeconfig_of(api: ApiServer, folder: Path) -> Path:
+    """Put the cluster behind the server."""
+    for resource, document in CLUSTER:
+        core = resource in ("pods", "nodes")
+        api.put(resource, {"apiVersion": "v1" if core else "resource.k8s.io/v1", **document})
+    return Path(api.kubeconfig(folder / "kubeconfig"))
+
+
 @pytest.mark.parametrize("context", [None, "other"])
 def test_a_live_cluster_and_a_file_are_read_together_and_drawn(tmp_path: Path, context: str | None) -> None:
     more = [{"apiVersion": "resource.k8s.io/v1", **claim("two", 2)}, {"apiVersion": "v1", **pod("q", "two")}]
     (tmp_path / "more.yaml").write_text(yaml.safe_dump_all(more))
     with api_server() as api:
         api.faults.append(Fault(path="/services", times=9, status=403))
-        for resource, document in CLUSTER:
-            core = resource in ("pods", "nodes")
-            api.put(resource, {"apiVersion": "v1" if core else "resource.k8s.io/v1", **document})
-        kubeconfig = Path(api.kubeconfig(tmp_path / "kubeconfig"))
+        kubeconfig = kubeconfig_of(api, tmp_path)
         chosen: tuple[str, ...] = ()
         if context is not None:
             # The current context leads nowhere; the named one leads to the cluster.
@@ -70,3 +73,19 @@ def test_an_unknown_context_is_reported(tmp_path: Path) -> None:
         done = fit(tmp_path, "--kubeconfig", api.kubeconfig(tmp_path / "kubeconfig"), "--context", "none")
     assert done.returncode != 0
     assert '"none"' in done.stderr
+
+
+def test_a_report_reads_a_cluster_and_never_writes(tmp_path: Path) -> None:
+    with api_server() as api:
+        api.faults.append(Fault(path="/events", times=9, status=403))
+        api.put("resourceclaims", {"apiVersion": "resource.k8s.io/v1", **claim("big", 2)})
+        api.put("pods", {"apiVersion": "v1", **pod("q", "big")})
+        kubeconfig = kubeconfig_of(api, tmp_path)
+        done = run_program("report", "--kubeconfig", kubeconfig, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert {each.method for each in api.seen} == {"GET"}
+    assert "1 node, 2 devices, 3 claims, 2 waiting" in done.stdout
+    # A refusal by the server is reported, not treated as an empty list.
+    assert re.search("not seen: not read: .*events", done.stderr)
+    (text,) = re.findall(r'id="data">(.*?)</script>', (tmp_path / "report.html").read_text(), re.DOTALL)
+    assert "cannot allocate all claims" in json.loads(text)["waiting"][1][2][0]

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import yaml
 
 from tests.fakes.program import run_program
 
-PROGRAM = Path(sys.executable).with_name("dranode")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import yaml
 from tests.fakes.machine import CPU, write_machine
 from tests.fakes.program import run_program
 
-PROGRAM = Path(sys.executable).with_name("dranode")
 PAGE = Path(__file__).parents[2] / "docs" / "isolation.md"
 
 

@@ -21,7 +21,6 @@ from tests.fakes.apiserver import ApiServer, api_server
 from tests.fakes.drivers import allocated_claim, plain, reference
 from tests.fakes.waiting import PATIENCE, eventually
 
-ROOT = Path(__file__).parents[2]
 CPU = "dra.cpu"
 MACHINE = "sockets=1,numa=2,l3=1,cores=4,threads=2"
 SHARE = "00000000-0000-0000-0000-000000000001"

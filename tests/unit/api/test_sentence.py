@@ -14,7 +14,6 @@ from dranode.driver.claims.grant import Config
 from dranode.driver.process.logs import TextFormatter
 from tests.fakes.program import run_program
 
-PROGRAM = Path(sys.executable).with_name("dranode")
 FORGED = "2026-01-01T00:00:00.000 INFO prepare driver=dra.cpu claim=default/other devices=1"
 
 

@@ -35,7 +35,6 @@ def capacity(policy: Mapping[str, Any] | None = None, value: str = "8") -> dict[
     return {"memory": {"value": value, **({"requestPolicy": policy} if policy is not None else {})}}
 
 
-POLICY = {"default": "1", "validValues": ["1", "2"]}
 FIELD = {"key": "a", "operator": "In", "values": ["n"]}
 HAS = {"matchExpressions": [{"key": "a", "operator": "Has"}]}
 TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}

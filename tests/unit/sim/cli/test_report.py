@@ -12,8 +12,6 @@ from dranode.sim.cli.report import command
 from tests.fakes.clusters import CLASS
 from tests.unit.sim.report.test_waiting import claim, pod, slice_of
 
-EXAMPLES = Path(__file__).parents[4] / "examples"
-
 
 def report(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(command, ["--html", str(folder / "report.html"), *arguments])
