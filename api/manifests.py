@@ -262,9 +262,17 @@ def _check_custom_group(group: str, kind: str) -> None:
         raise DocumentError(f'there is no API group "{group}"{hint}', "apiVersion")
 
 
+# Kinds of classic DRA, which Kubernetes 1.32 removed (KEP-3063); a class parameter is now a configuration.
+_REPLACED: Final = {
+    "ResourceClass": "DeviceClass",
+    "ResourceClassParameters": "DeviceClass",
+    "ResourceClaimParameters": "ResourceClaim",
+}
+
+
 def _no_such(kind: str, owner: str, kinds: frozenset[str]) -> str:
     """Suggest a similar kind of the same group, or else the groups that have this kind."""
-    near = get_close_matches(kind, kinds, 1)
+    near = [_REPLACED[kind]] if kind in _REPLACED else get_close_matches(kind, kinds, 1)
     others = [group or "the core API (v1)" for group, known in _OF_GROUP.items() if kind in known]
     hint = f'; did you mean "{near[0]}"' if near else f"; it is in {' and in '.join(others)}" if others else ""
     return f'{owner} has no kind "{kind}"{hint}'

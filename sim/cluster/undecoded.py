@@ -141,7 +141,7 @@ _TYPES: Final[Mapping[str, str]] = {
     "Container": _CONTAINER.replace("resources", "resources:Resources").replace("ports", "ports:Port"),
     "Resources": "limits requests claims:ContainerClaim",
     "ContainerClaim": "name request",
-    "PodClaim": "name resourceClaimName resourceClaimTemplateName source",
+    "PodClaim": "name resourceClaimName resourceClaimTemplateName",
     "Port": "name hostPort containerPort protocol hostIP",
     "Toleration": "key operator value effect tolerationSeconds",
     "Gate": "name",
@@ -210,6 +210,8 @@ def _unknown(value: Any, type_name: str, path: str, kind: str) -> Iterator[Field
             if name not in fields:
                 near = get_close_matches(str(name), fields, 1)
                 hint = f'; did you mean "{near[0]}"?' if near else ""
+                if (type_name, name) == ("PodClaim", "source"):
+                    hint = "; Kubernetes 1.31 removed it, so write its fields beside the name"
                 yield FieldError(where, f"there is no such field, so the API server drops it{hint}")
             elif fields[name]:
                 yield from _unknown(inner, fields[name], where, kind)

@@ -178,6 +178,7 @@ def test_a_configuration_is_one_document_of_any_kind(tmp_path: Path) -> None:
             "apiVersion: resource.k8s.io/v1\nkind: ResourceClam\nmetadata: {name: c}\n",
             'kind: the API group resource.k8s.io has no kind "ResourceClam"; did you mean "ResourceClaim"',
         ),
+        ("kind: ResourceClass\n", 'kind: Kubernetes has no kind "ResourceClass"; did you mean "DeviceClass"'),
         ("kind: Pood\n", 'document 1 (Pood): kind: Kubernetes has no kind "Pood"; did you mean "Pod"'),
         (
             "apiVersion: resource.k8s.i/v1\nkind: ResourceClaim\n",

@@ -240,6 +240,7 @@ def test_an_unknown_class_next_to_known_ones_is_a_warning(tmp_path: Path) -> Non
             "spec.containers[0].resources.claims[0].requests",
         ),
         ({**pod(), "metadata": {"name": "p", "lables": {}}}, "metadata.lables"),
+        (pod(resourceClaims=[{"name": "k", "source": {}}]), "spec.resourceClaims[0].source"),
         (pod(tolerations=[{"kye": "a"}]), "spec.tolerations[0].kye"),
         (preferring({"key": "a", "operator": "Exists", "value": "b"}), f"{PREFERRED}.matchExpressions[0].value"),
         ({**pod("Deployment", replica=1), "apiVersion": "apps/v1"}, "spec.replica"),
