@@ -18,7 +18,13 @@ from dranode.sim.cluster.manifests import key_of
 from dranode.sim.fit.demand import PodDemand, demand_of
 from dranode.sim.fit.dump import ClusterDump
 from dranode.sim.scheduler.amounts import with_defaults
-from dranode.sim.scheduler.documents import PodAffinities, PodNodeAffinity, SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.documents import (
+    PodAffinities,
+    PodNodeAffinity,
+    SchedulingContainer,
+    SchedulingNode,
+    SchedulingPod,
+)
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
 
@@ -51,12 +57,39 @@ def daemons(
     """
     name = node.metadata.name
     made = with_pods(dump.daemon_sets, lambda: [node], tolerant=True).documents
-    pods = [with_defaults(decode(SchedulingPod, source.document), {}) for source in made if source.kind == "Pod"]
+    pods = [decode(SchedulingPod, source.document) for source in made if source.kind == "Pod"]
+    running = {_daemon_set(pod): pod for pod in dump.pods}
+    pods = [with_defaults(_admitted(pod, running.get(_daemon_set(pod))), {}) for pod in pods]
     here = PodAffinities(node_affinity=PodNodeAffinity(required_during_scheduling_ignored_during_execution=only(name)))
     pods += [replace(pod, spec=replace(pod.spec, node_name="", affinity=here, resource_claims=())) for pod in copied]
     for pod in pods:
         metadata = replace(pod.metadata, name=f"{pod.metadata.name}-{name}")
         yield demand_of(replace(pod, metadata=metadata), dump, features)
+
+
+def _admitted(pod: SchedulingPod, running: SchedulingPod | None) -> SchedulingPod:
+    """Return the pod with the amounts that another pod of its DaemonSet has, which admission (a LimitRange) may add."""
+    if running is None:
+        return pod
+    spec, known = pod.spec, (*running.spec.init_containers, *running.spec.containers)
+    given = {container.name: container.resources for container in known}
+
+    def admitted(containers: tuple[SchedulingContainer, ...]) -> tuple[SchedulingContainer, ...]:
+        pairs = [(container, given.get(container.name, container.resources)) for container in containers]
+        return tuple(
+            replace(
+                container,
+                resources=replace(
+                    container.resources,
+                    requests={**more.requests, **container.resources.requests},
+                    limits={**more.limits, **container.resources.limits},
+                ),
+            )
+            for container, more in pairs
+        )
+
+    admitted_spec = replace(spec, init_containers=admitted(spec.init_containers), containers=admitted(spec.containers))
+    return replace(pod, spec=admitted_spec)
 
 
 def _daemon_set(pod: SchedulingPod) -> ClaimKey | None:

@@ -320,13 +320,23 @@ STATIC = {"annotations": {"kubernetes.io/config.mirror": "x"}}
     [
         ([daemon_set(cpu="6")], 2, 2),
         ([daemon_set(claims=["t-1"])], 2, 2),
+        ([daemon_set(), daemon(**OF_SET)], 2, 2),
         ([daemon_set(cpu="6"), daemon(**OF_SET)], 2, 2),
         ([daemon_set(cpu="6", nodeSelector={"kubernetes.io/hostname": "a"}), daemon(**OF_SET)], 1, 1),
         ([daemon(**OF_SET)], 2, 1),
         ([daemon(**STATIC)], 2, 1),
         ([daemon()], 1, 1),
     ],
-    ids=["cpus", "devices", "known twice", "for one node alone", "only its pod", "static", "an ordinary pod"],
+    ids=[
+        "cpus",
+        "devices",
+        "requests of a LimitRange",
+        "known twice",
+        "for one node alone",
+        "only its pod",
+        "static",
+        "an ordinary pod",
+    ],
 )
 def test_added_nodes_have_their_daemon_pods_first(documents: list[Document], like: int, of_catalog: int) -> None:
     pods = [pod_document(f"w{number}", "1.5", claims=["t-1"], priority=9) for number in range(2)]
