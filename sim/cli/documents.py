@@ -65,7 +65,7 @@ def _note_differences(requested: Release) -> None:
         click.echo(f"  {difference}", err=True)
 
 
-_MOST_NOTES: Final = 20
+MOST_NOTES: Final = 20
 
 
 def simulated(
@@ -105,7 +105,8 @@ def _unknown_fields(documents: Iterable[SourceDocument]) -> Iterator[str]:
         if template or source.kind == "Pod":
             for error in unknown_pod_fields(source.document, source.kind, template):
                 yield f"{source.place}: {error.path}: {error.message}"
-        pod_sets = (source.document.get("spec") or {}).get("podSets") if source.kind == "Workload" else None
+        spec = source.document.get("spec") if source.kind == "Workload" else None
+        pod_sets = spec.get("podSets") if isinstance(spec, dict) else None
         for number, pod_set in enumerate(pod_sets if isinstance(pod_sets, list) else ()):
             made = {"template": pod_set.get("template") if isinstance(pod_set, dict) else None}
             for error in unknown_pod_fields(made, "PodTemplate", POD_TEMPLATES["PodTemplate"]):
@@ -114,7 +115,7 @@ def _unknown_fields(documents: Iterable[SourceDocument]) -> Iterator[str]:
 
 def report_notes(notes: Sequence[str]) -> None:
     """Print the first notes on stderr, and how many more there are."""
-    for note in notes[:_MOST_NOTES]:
+    for note in notes[:MOST_NOTES]:
         click.echo(f"dranode: {note}", err=True)
-    if len(notes) > _MOST_NOTES:
-        click.echo(f"dranode: and {len(notes) - _MOST_NOTES} more notes", err=True)
+    if len(notes) > MOST_NOTES:
+        click.echo(f"dranode: and {len(notes) - MOST_NOTES} more notes", err=True)

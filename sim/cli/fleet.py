@@ -14,7 +14,7 @@ from dranode.driver.plugins import load_plugins
 from dranode.show.output import console, emit, reporting, write_pictures
 from dranode.show.terminal import hanging
 from dranode.sim.allocator.features import Features
-from dranode.sim.cli.documents import report_notes, simulated
+from dranode.sim.cli.documents import MOST_NOTES, report_notes, simulated
 from dranode.sim.cluster.manifests import check_unused
 from dranode.sim.cluster.nodes_file import Discover
 from dranode.sim.cluster.workload import read_workload, require_pods
@@ -117,7 +117,8 @@ def _draw(report: FleetReport | None, run: QueueRun | None, *, scores: bool) -> 
         if run.waiting:
             screen.print()
             screen.print(hanging("Still waiting for quota", ", ".join(run.waiting)))
-        for note in run.notes:
+        more = [f"and {len(run.notes) - MOST_NOTES} more notes (-o json has all)"] if run.notes[MOST_NOTES:] else []
+        for note in (*run.notes[:MOST_NOTES], *more):
             screen.print()
             screen.print(hanging("note", note))
         screen.print()

@@ -7,11 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
+from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.quantity import Quantity
-from dranode.api.resource import APIDocument, DeviceClass, ResourceClaimTemplate, ResourceSlice
+from dranode.api.resource import APIDocument, APIObject, DeviceClass, ResourceClaimTemplate, ResourceSlice
 from dranode.api.unknown_fields import unknown_fields
+from dranode.sim.cluster.controllers import Controller, checked_template
 from dranode.sim.cluster.manifests import decoded
 from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
 from dranode.sim.queues.checks import check_ancestors, check_groups, check_policies, overused
@@ -273,6 +275,8 @@ _NOT_SIMULATED: Final = {
     "fairSharing": ": preemption and order go by priority alone",
     "topologyName": ": pods are placed without regard to racks and blocks",
 }
+# Workload slices, and topologies.
+_ANNOTATIONS: Final = tuple(f"kueue.x-k8s.io/{name}" for name in ("elastic-job", "workload-slice-", "podset-"))
 _WITHOUT_EFFECT: Final = """
     apiVersion kind metadata status description namespace webhook metrics health pprofBindAddress leaderElection
     controller tls internalCertManagement clientConnection integrations queueVisibility objectRetentionPolicies
@@ -291,22 +295,30 @@ def not_simulated(sources: Iterable[SourceDocument]) -> tuple[str, ...]:
 
 def _of(source: SourceDocument) -> list[str]:
     group = str(source.document.get("apiVersion", "")).rpartition("/")[0]
-    metadata = source.document.get("metadata") or {}
+    metadata = decode(APIObject, source.document).metadata
     known = kueue_document(source.document)
     if known is not None:
         gates = source.document.get("featureGates")
         names = not_simulated_gates(gates) if isinstance(gates, Mapping) else ()
         return [
-            *_fields(*known, stored=bool(metadata.get("uid"))),
+            *_annotated(metadata.annotations),
+            *_fields(*known, stored=bool(metadata.uid)),
             *(f"featureGates.{name} is not simulated: its default applies" for name in names),
         ]
     if group in (API_GROUP, CONFIG_GROUP):
         return ["objects of this kind are not simulated"]
     if source.kind in ("LimitRange", "ResourceQuota", "RuntimeClass"):
         return ["it is not considered: the pods of Jobs count what is written, and all of them are created"]
-    if QUEUE_LABEL in (metadata.get("labels") or ()) and (source.document.get("apiVersion"), source.kind) != JOB:
+    if (source.document.get("apiVersion"), source.kind) == JOB:
+        template = checked_template(decode(Controller, source.document).spec.template or {}, "spec.template")
+        return _annotated((*metadata.annotations, *template.metadata.annotations))
+    if QUEUE_LABEL in metadata.labels:
         return [f"it has the label {QUEUE_LABEL}, but only admission of Jobs and Workloads is simulated"]
     return []
+
+
+def _annotated(annotations: Iterable[str]) -> list[str]:
+    return [f"the annotation {name} is not simulated" for name in annotations if name.startswith(_ANNOTATIONS)]
 
 
 def _fields(kind: type[APIDocument], document: Mapping[str, Any], *, stored: bool) -> Iterator[str]:

@@ -181,6 +181,9 @@ def test_what_is_not_simulated_is_noted_for_the_object() -> None:
     queue = cluster_queue("q", QUOTA, admissionChecksStrategy={}, fairSharing={"weight": 2}, namespaceSelector={})
     nodes = document("ResourceFlavor", "f", {"topologyName": "racks"})
     made = workload("w", "door", {**pod_set(cpu=1), "topologyRequest": {"required": "rack"}})
+    made["metadata"]["annotations"] = {"kueue.x-k8s.io/workload-slice-replacement-for": "default/v"}
+    rack = job("j")
+    rack["spec"]["template"]["metadata"] = {"annotations": {"kueue.x-k8s.io/podset-required-topology": "rack"}}
     check = document("AdmissionCheck", "prov", {"controllerName": "x"})
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "labels": {}}, "spec": {}}
     deployment["metadata"] = {"name": "d", "labels": {"kueue.x-k8s.io/queue-name": "door"}}
@@ -190,17 +193,19 @@ def test_what_is_not_simulated_is_noted_for_the_object() -> None:
         "waitForPodsReady": {"enable": True},
     }
     limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "l"}, "spec": {"limits": []}}
-    done = run(nodes, queue, local_queue("door", "q"), made, check, deployment, settings, limits)
+    done = run(nodes, queue, local_queue("door", "q"), made, check, deployment, settings, limits, rack)
     said = [note.removeprefix("queues.yaml, document ") for note in done.notes]
     assert [each.partition(": ")[0] for each in said] == [
         "1 (ResourceFlavor f)",
         "2 (ClusterQueue q)",
         "2 (ClusterQueue q)",
         "4 (Workload w)",
+        "4 (Workload w)",
         "5 (AdmissionCheck prov)",
         "6 (Deployment d)",
         "7 (Configuration)",
         "8 (LimitRange l)",
+        "9 (Job j)",
     ]
     for each, what in zip(
         said,
@@ -208,11 +213,13 @@ def test_what_is_not_simulated_is_noted_for_the_object() -> None:
             "spec.topologyName is not simulated: pods are placed without regard to racks",
             "spec.admissionChecksStrategy is not simulated: its workloads count as admitted once they hold quota",
             "spec.fairSharing is not simulated: preemption and order go by priority alone",
+            "the annotation kueue.x-k8s.io/workload-slice-replacement-for is not simulated",
             "spec.podSets[0].topologyRequest.required is not simulated",
             "objects of this kind are not simulated",
             "it has the label kueue.x-k8s.io/queue-name, but only admission of Jobs and Workloads is simulated",
             "waitForPodsReady is not simulated",
             "it is not considered: the pods of Jobs count what is written",
+            "the annotation kueue.x-k8s.io/podset-required-topology is not simulated",
         ],
         strict=True,
     ):
