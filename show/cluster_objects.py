@@ -4,7 +4,7 @@ All commands that read a cluster use this module. A kind that the server refuses
 never taken for an empty list.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -251,16 +251,19 @@ class ReadCluster(msgspec.Struct, frozen=True):
     refused: Mapping[str, ApiError]
 
 
-def cluster_documents(objects: ApiObjects, kinds: Mapping[str, Mapping[str, str]], origin: str) -> ReadCluster:
+def cluster_documents(
+    objects: ApiObjects, kinds: Mapping[str, Mapping[str, str]], origin: str, essential: Iterable[str] = ()
+) -> ReadCluster:
     """Read all objects of some kinds.
 
     Args:
         objects: the cluster.
         kinds: the kinds with the parameters of their lists, for example a field selector.
         origin: the name of the cluster in messages.
+        essential: the kinds without which nothing can be answered.
 
     Raises:
-        ApiError: no kind could be read.
+        ApiError: no kind could be read, or an essential one could not.
     """
     silences: list[ApiError] = []
     answered: list[str] = []
@@ -285,6 +288,9 @@ def cluster_documents(objects: ApiObjects, kinds: Mapping[str, Mapping[str, str]
     refused = {kind: answer for kind, answer in answers.items() if isinstance(answer, ApiError)}
     if refused and len(refused) == len(answers):
         raise next(iter(refused.values()))
+    for kind in essential:
+        if kind in refused:
+            raise refused[kind]
     read = [document for answer in answers.values() if not isinstance(answer, ApiError) for document in answer]
     return ReadCluster(
         tuple(SourceDocument(origin, index, document) for index, document in enumerate(read)),

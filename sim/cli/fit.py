@@ -206,10 +206,8 @@ def _read(files: tuple[str, ...], kubeconfig: str, context: str, features: Featu
             raise UsageError("name the files that hold the cluster and its pods, or a cluster with --kubeconfig")
         return _Read(simulated(documents), files, ", ".join(names))
     with cluster.waiting():
-        read = cluster_documents(ApiObjects(cluster.client), {kind: {} for kind in live_kinds(features)}, cluster.place)
-    for kind in ESSENTIAL_KINDS:
-        if kind in read.refused:
-            raise read.refused[kind]
+        kinds: dict[str, dict[str, str]] = {kind: {} for kind in live_kinds(features)}
+        read = cluster_documents(ApiObjects(cluster.client), kinds, cluster.place, ESSENTIAL_KINDS)
     notes = tuple(f"not seen: {error}" for error in read.refused.values())
     documents = (*read.documents, *simulated(documents, around=read.documents))
     places = (cluster.place, *files)

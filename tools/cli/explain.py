@@ -142,10 +142,8 @@ def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: Objec
 
     def fit(pod: str) -> FitAnswer:
         features = features_of(objects.server_version)
-        read = cluster_documents(objects, {kind: {} for kind in live_kinds(features)}, cluster.place)
-        for kind in ESSENTIAL_KINDS:
-            if kind in read.refused:
-                raise read.refused[kind]
+        kinds: dict[str, dict[str, str]] = {kind: {} for kind in live_kinds(features)}
+        read = cluster_documents(objects, kinds, cluster.place, ESSENTIAL_KINDS)
         return fit_answer(read.documents, read.kinds, pod, features)
 
     return Explainer(PodReader(objects), node, source, fit)
