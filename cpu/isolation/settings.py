@@ -3,9 +3,10 @@
 A setting has an original value, from before the first claim changed it. Its value is always computed from that: the
 original without the CPUs of all claims, or the original if there are no claims. So claims may come and go in any order.
 The value that was read and the value to write are noted before the write: after a crash the setting has one of the two.
-A third value was set by another program, and becomes the original; irqbalance does this all the time. An interrupt that
-is registered while new ones are kept off quiet CPUs starts on the CPUs for new interrupts; its original is where it
-would have started without claims.
+A third value was set by another program, and becomes the original; irqbalance does this all the time, and CRI-O edits
+the CPUs for new interrupts, which get back those that claims took out. An interrupt that is
+registered while new ones are kept off quiet CPUs starts on the CPUs for new interrupts; its original is where it would
+have started without claims.
 
     kind            file (below /proc or /sys)                              if no CPU is left, it is
     interrupt       /proc/irq/N/smp_affinity_list                           the housekeeping CPUs
@@ -227,6 +228,12 @@ def _known(setting: Setting, noted: Noted | None) -> Noted | None:
         return None
     if setting.kind is Kind.BANNED or now in (noted.original, *noted.given):
         return noted
+    if setting.path == NEW_INTERRUPTS and noted.given:
+        # CRI-O takes the CPUs of single containers out of the present value, and puts them in again. CPUs that claims
+        # took out before are not in what it wrote, which does not mean that it wants them out.
+        taken = CPUSet.parse(noted.original) - CPUSet.parse(noted.given[-1])
+        if taken and not taken & setting.cpus:
+            return Noted(original=str(setting.cpus | taken), given=(now,), owner=setting.owner)
     return Noted(original=now, owner=setting.owner)
 
 

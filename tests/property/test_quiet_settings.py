@@ -80,7 +80,9 @@ class World:
     def meddle(self, path: str, cpus: str) -> None:
         """Somebody else changes a setting."""
         if path in self.kernel.files:
-            text = cpus if path in LISTS else f"{CPUSet.parse(cpus).mask:02x}"
+            # Without CPUs that claims took out it would be an edit of the present value.
+            chosen = CPUSet.union((CPUSet.parse(cpus), *(each.held for each in CLAIMS.values() if path == DEFAULT)))
+            text = cpus if path in LISTS else f"{chosen.mask:02x}"
             self.kernel.files[path] = self.originals[path] = text
 
     def plug(self, number: int) -> None:

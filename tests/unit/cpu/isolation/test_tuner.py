@@ -252,6 +252,24 @@ def test_settings_that_somebody_else_resets_are_changed_again_and_logged(caplog:
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [(("ff", "f1"), "fd"), (("ff", "f1", "f3"), "ff"), (("fd", "f3"), "ff"), (("ff", "07"), "07")],
+)
+def test_cpus_for_new_interrupts_that_cri_o_edits_get_back_those_that_claims_took_out(
+    written: tuple[str, ...], expected: str
+) -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    for value in written:
+        kernel.files[DEFAULT] = value
+        for _ in range(2):
+            tuner.tune([A], notes)
+    tuner.tune([], notes)
+    assert kernel.files[DEFAULT] == expected
+    assert notes.document is None
+
+
 def test_without_proc_irq_nothing_is_promised() -> None:
     kernel = Kernel()
     kernel.remove(IRQ)
