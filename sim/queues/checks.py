@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from dranode.api.errors import DocumentError
+from dranode.api.names import is_dns_label, is_label_name, is_label_value
 from dranode.api.quantity import Quantity
 from dranode.sim.queues.documents import (
     ClusterQueueSpec,
@@ -119,8 +120,8 @@ def check_workload(spec: WorkloadSpec) -> None:
     """Check the names, counts and amounts of a workload's pod sets.
 
     Raises:
-        DocumentError: two pod sets have the same name, a number is below 0, `minCount` is not between 1 and `count`, or
-            several pod sets have one.
+        DocumentError: two pod sets have the same name, a name or label is invalid, a number is below 0, `minCount` is
+            not between 1 and `count`, or several pod sets have one.
     """
     names = [pod_set.name for pod_set in spec.pod_sets]
     if sum(pod_set.min_count is not None for pod_set in spec.pod_sets) > 1:
@@ -129,6 +130,13 @@ def check_workload(spec: WorkloadSpec) -> None:
         path = f"spec.podSets[{number}]"
         if pod_set.name in names[:number]:
             raise DocumentError(f'pod set "{pod_set.name}" is listed twice; rename one', f"{path}.name")
+        if not is_dns_label(pod_set.name):
+            raise DocumentError(
+                f'"{pod_set.name}" is not a name of at most 63 lower-case letters, digits and -', f"{path}.name"
+            )
+        for name, value in pod_set.template.metadata.labels.items():
+            if not (is_label_name(name) and is_label_value(value)):
+                raise DocumentError(f'"{name}: {value}" is not a label', f"{path}.template.metadata.labels")
         if pod_set.count < 0:
             raise DocumentError(f"{pod_set.count} is below 0", f"{path}.count")
         if pod_set.min_count is not None and not 1 <= pod_set.min_count <= pod_set.count:

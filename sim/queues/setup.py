@@ -10,6 +10,7 @@ import msgspec
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
+from dranode.api.names import is_label_name
 from dranode.api.quantity import Quantity
 from dranode.api.resource import APIDocument, APIObject, DeviceClass, ResourceClaimTemplate, ResourceSlice
 from dranode.api.unknown_fields import unknown_fields
@@ -198,6 +199,8 @@ def _mapped(configuration: ConfigurationDocument) -> dict[str, str]:
     mapped: dict[str, str] = {}
     for number, mapping in enumerate(configuration.resources.device_class_mappings):
         path = f"resources.deviceClassMappings[{number}]"
+        if not is_label_name(mapping.name):
+            raise DocumentError(f'"{mapping.name}" is not the name of a resource, such as gpus', f"{path}.name")
         if mapping.name in mapped.values():
             raise DocumentError(f'"{mapping.name}" is listed twice; list all of its classes once', f"{path}.name")
         if mapping.sources:

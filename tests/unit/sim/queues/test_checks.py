@@ -162,6 +162,16 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
         "spec.podSets[0].minCount",
         "3 is not between 1 and the count 2",
     ),
+    "no name for a pod set": (
+        [workload("w", "door", pod_set("X_y"))],
+        "spec.podSets[0].name",
+        '"X_y" is not a name of at most 63 lower-case letters, digits and -',
+    ),
+    "no label": (
+        [workload("w", "door", {"template": {"metadata": {"labels": {"a b": "c"}}}})],
+        "spec.podSets[0].template.metadata.labels",
+        '"a b: c" is not a label',
+    ),
     "two pod sets of one name": (
         [workload("w", "door", pod_set("a"), pod_set("a"))],
         "spec.podSets[1].name",
@@ -259,6 +269,11 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     ),
     "an unknown stop policy": ([_queue({}, stopPolicy="hold")], "spec.stopPolicy", "'hold' is not Hold"),
     "no name": ([document("Cohort", "", {})], "metadata.name", "a name is required"),
+    "no name of a resource": (
+        [_mapping({"name": "my gpus!", "deviceClassNames": ["d"]})],
+        "resources.deviceClassMappings[0].name",
+        '"my gpus!" is not the name of a resource',
+    ),
     "two mappings of one name": (
         [_mapping(*({"name": "m", "deviceClassNames": [name]} for name in "de"))],
         "resources.deviceClassMappings[1].name",
