@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ _LOOK_SECONDS: Final = 0.02
 _GRACE: Final = 30.0
 # How long to wait for what did not come before.
 _AGAIN_SECONDS: Final = 5.0
+_MISSES: Final = 3
 _LOG_BYTES: Final = 4000
 
 
@@ -68,6 +70,7 @@ class DriverLink:
     _clients: list[SocketClient] = field(default_factory=list)
     _plugin: SocketClient | None = None
     _missed: set[str] = field(default_factory=set)
+    _misses: Counter[str] = field(default_factory=Counter)
 
     @property
     def driver(self) -> str:
@@ -296,9 +299,14 @@ class DriverLink:
         return seen
 
     def awaited(self, what: str, holds: Callable[[], T], again: float = _AGAIN_SECONDS) -> T:
-        """Wait like `eventually`, but no longer than `again` for what did not come the last time: a run has to end."""
-        seen = self.eventually(holds, min(self.patience, again) if what in self._missed else None)
+        """Wait like `eventually`, but no longer than `again` for what did not come the last time, or three times.
+
+        A run has to end, also if the driver comes back whenever it is started and hangs soon afterwards.
+        """
+        short = what in self._missed or self._misses[what] >= _MISSES
+        seen = self.eventually(holds, min(self.patience, again) if short else None)
         (self._missed.discard if seen else self._missed.add)(what)
+        self._misses[what] += not seen and not short
         return seen
 
     def terminate(self) -> int | None:

@@ -1,6 +1,7 @@
 """Choosing checks, and what a run reports of them."""
 
 import time
+from functools import partial
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -333,3 +334,17 @@ def test_a_second_instance_that_ends_is_reported_with_its_status() -> None:
     with bench_of(RunsAlone) as bench:
         (outcome,) = run_checks(bench, select(registered(), ["rolling-endpoints"], []))
     assert outcome.text.startswith("a second instance ended with status 3; its log ends: ")
+
+
+def test_what_did_not_come_the_last_time_or_three_times_is_waited_for_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float | None] = []
+
+    def note(holds: Any, seconds: float | None = None) -> Any:
+        given.append(seconds)
+        return holds()
+
+    with bench_of(RightDriver) as bench:
+        monkeypatch.setattr(bench, "eventually", note)
+        for seen in [False, True] * 4:
+            bench.awaited("a socket", partial(bool, seen))
+    assert given == [None, 5.0, None, 5.0, None, 5.0, 5.0, 5.0]
