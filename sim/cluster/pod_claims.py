@@ -6,7 +6,7 @@ others (`isClaimReadyForBinding` and PostFilter of DynamicResources, the same in
 minutes is not simulated, because a dump does not contain the current time.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -46,9 +46,15 @@ def binding_failure(claim: ResourceClaim, pod_uid: str, pod_group: str = "") -> 
         failed = next((name for name in result.binding_failure_conditions if _holds(conditions, name)), None)
         if failed is not None:
             return _sentence(claim, _consequence(claim, pod_uid, pod_group), result, conditions[failed])
-        if not all(_holds(conditions, name) for name in result.binding_conditions):
+        if unbound(claim, result):
             return ""
     return ""
+
+
+def unbound(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> list[str]:
+    """Return the conditions that a device still needs before a pod with the claim can run."""
+    conditions = _conditions(claim, result)
+    return [name for name in result.binding_conditions if not _holds(conditions, name)]
 
 
 def _consequence(claim: ResourceClaim, pod_uid: str, pod_group: str) -> str:
@@ -180,13 +186,10 @@ def pod_claims(pod: SchedulingPod, known: KnownClaims) -> PodClaims:
     deleted = (claim.metadata.name for claim in claims.values() if claim.metadata.deletion_timestamp is not None)
     problems += [f'resourceclaim "{name}" is being deleted' for name in deleted]
     if known.binding:
-        problems += filter(None, _unbound(pod, claims.values()))
+        failures = (binding_failure(claim, pod.metadata.uid, pod.spec.pod_group) for claim in claims.values())
+        problems += filter(None, failures)
     problem = next(iter((*_gates(pod), *problems)), "")
     return PodClaims(tuple(claims.values()), entries, tuple(missing), problem, shared)
-
-
-def _unbound(pod: SchedulingPod, claims: Iterable[ResourceClaim]) -> Iterator[str]:
-    return (binding_failure(claim, pod.metadata.uid, pod.spec.pod_group) for claim in claims)
 
 
 def _gates(pod: SchedulingPod) -> list[str]:

@@ -15,7 +15,7 @@ from dranode.driver.claims.answers import NOT_ENFORCED
 from dranode.driver.claims.grant import drivers_of, readable_results
 from dranode.driver.claims.status import PREPARE_FAILED, READY
 from dranode.driver.claims.users import MOST_CONSUMERS, groups_among, is_reserved_for, owning_group
-from dranode.sim.cluster.pod_claims import binding_failure
+from dranode.sim.cluster.pod_claims import binding_failure, unbound
 from dranode.tools.diagnosis.live_objects import (
     FitAnswer,
     LiveContainerStatus,
@@ -307,23 +307,15 @@ def _binding(facts: PodFacts) -> Step | None:
             pod is not None and binding_failure(claim.claim, pod.metadata.uid, pod.spec.pod_group)
         ):
             continue
-        done = {
-            (entry.get("driver"), entry.get("pool"), entry.get("device"), condition.get("type"))
-            for entry in claim.claim.status.devices
-            if isinstance(entry, dict)
-            for condition in entry.get("conditions") or ()
-            if condition.get("status") == "True"
-        }
         for result in readable_results(claim.claim.status.allocation):
-            for condition in result.binding_conditions:
-                if (result.driver, result.pool, result.device, condition) not in done:
-                    return stopped(
-                        "scheduler",
-                        StopCause.BINDING_WAITS,
-                        f"kube-scheduler waits for the condition {condition} of device {result.device} of "
-                        f"{result.driver}, up to 10 minutes",
-                        f"check why the controller of {result.driver} does not set it",
-                    )
+            for condition in unbound(claim.claim, result):
+                return stopped(
+                    "scheduler",
+                    StopCause.BINDING_WAITS,
+                    f"kube-scheduler waits for the condition {condition} of device {result.device} of "
+                    f"{result.driver}, up to 10 minutes",
+                    f"check why the controller of {result.driver} does not set it",
+                )
     return None
 
 
