@@ -14,7 +14,7 @@ import msgspec
 from dranode.api.errors import MachineError
 from dranode.driver.machine.root import Root, all_names, integer, names, read_attribute, why_unread
 
-_NODES: Final = "sys/class/kfd/kfd/topology/nodes"
+KFD_NODES: Final = "sys/class/kfd/kfd/topology/nodes"
 # How often to read a topology that keeps changing. The last reading is used even if it is inconsistent.
 _READINGS: Final = 4
 # HSA_MEM_HEAP_TYPE: public and private frame buffer.
@@ -56,14 +56,16 @@ def kfd_nodes(root: Root) -> tuple[KFDNode, ...]:
 
 
 def _listed(root: Root) -> tuple[str, ...]:
-    nodes = (name for name in names(root, _NODES) if name.isdecimal() and root.exists(f"{_NODES}/{name}/properties"))
+    nodes = (
+        name for name in names(root, KFD_NODES) if name.isdecimal() and root.exists(f"{KFD_NODES}/{name}/properties")
+    )
     return tuple(sorted(nodes, key=int))
 
 
 def _read(root: Root, nodes: Iterable[str]) -> tuple[KFDNode, ...]:
     gpus: list[KFDNode] = []
     for name in nodes:
-        fields = _properties(read_attribute(root, f"{_NODES}/{name}/properties") or "")
+        fields = _properties(read_attribute(root, f"{KFD_NODES}/{name}/properties") or "")
         if not fields.get("simd_count"):
             continue
         location = fields.get("location_id", 0)
@@ -87,8 +89,8 @@ def hidden_nodes(root: Root) -> tuple[int, ...]:
     Raises:
         MachineError: the nodes of the topology cannot be listed, or this process cannot open any file.
     """
-    nodes = filter(str.isdecimal, all_names(root, _NODES))
-    return tuple(int(name) for name in nodes if why_unread(root, f"{_NODES}/{name}/properties"))
+    nodes = filter(str.isdecimal, all_names(root, KFD_NODES))
+    return tuple(int(name) for name in nodes if why_unread(root, f"{KFD_NODES}/{name}/properties"))
 
 
 def by_address(root: Root, addresses: Iterable[str]) -> Mapping[str, Mapping[int, KFDNode]]:
@@ -128,8 +130,8 @@ def _hides_nodes(root: Root) -> bool:
 def _memory(root: Root, node: str) -> int | None:
     """Return the bytes of frame buffer; None if there is none, or if the type or size of a bank is unknown."""
     total = 0
-    for bank in names(root, f"{_NODES}/{node}/mem_banks"):
-        fields = _properties(read_attribute(root, f"{_NODES}/{node}/mem_banks/{bank}/properties") or "")
+    for bank in names(root, f"{KFD_NODES}/{node}/mem_banks"):
+        fields = _properties(read_attribute(root, f"{KFD_NODES}/{node}/mem_banks/{bank}/properties") or "")
         kind, size = fields.get("heap_type"), fields.get("size_in_bytes")
         if kind is None or (kind in _FRAME_BUFFERS and size is None):
             return None

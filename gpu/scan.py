@@ -10,7 +10,7 @@ from dranode.driver.machine.numa import has_one_node
 from dranode.driver.machine.pci import PCI_DEVICES, PCI_DRIVERS, PCIE_ROOT
 from dranode.driver.machine.root import Root, link_name, names, number, read_attribute
 from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, GPUKind, doubtful_uuids, sort_key
-from dranode.gpu.kfd import KFDNode, by_address, hidden_nodes
+from dranode.gpu.kfd import KFD_NODES, KFDNode, by_address, hidden_nodes
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.proc import NVIDIAS_DRIVER, NvidiaFacts, nvidia_facts, nvidia_gpus, nvidia_version
 from dranode.gpu.sysfs import PCI, drm_minors, pci_function
@@ -60,7 +60,7 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
     warnings += _unlinked(root, minors)
     if any(gpu.vendor_id == AMD for gpu in gpus):
         gpus = _partitions(root, gpus)
-        warnings += _hidden(root)
+        warnings += tuple(_hidden(root)) or _unknown(root, gpus)
     gpus.sort(key=sort_key)
     warnings += _left_unserved(gpus)
     warnings += _unplaced(root, [gpu for gpu in gpus if not gpu.unserved])
@@ -213,6 +213,18 @@ def _hidden(root: Root) -> Iterable[str]:
         yield (
             f"KFD node {nodes[0]}{rest} cannot be read, so it is not known whether AMD GPUs are partitioned; "
             "let this process use their render nodes (in a DaemonSet, privileged: true)"
+        )
+
+
+def _unknown(root: Root, gpus: Iterable[GPU]) -> Iterable[str]:
+    """Yield a sentence if KFD, all of whose nodes can be read, lacks GPUs (as on a machine without PCIe atomics)."""
+    whole = [gpu.address for gpu in gpus if gpu.driver == "amdgpu" and gpu.partition is None]
+    known = by_address(root, whole)
+    lacking = [address for address in whole if address not in known]
+    if lacking and names(root, KFD_NODES):
+        yield (
+            f"KFD does not know GPU{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}, so ROCm finds no GPU in "
+            "claims of mode compute; see the kernel's log for the reason, or ask for mode graphics"
         )
 
 

@@ -109,6 +109,18 @@ def test_unreadable_partitions_are_reported_as_unknown(count: int, named: str, e
     )
 
 
+@pytest.mark.parametrize("driver", ["amdgpu", "vfio-pci"])
+def test_gpus_that_kfd_does_not_know_are_named(driver: str) -> None:
+    machine = mi300x(gpus=1, parts=1)
+    machine.driver(driver)
+    machine.drm(machine.pci("0000:d8:00.0", AMD, 0x67FF, VGA, driver=driver), 9, 140)
+    sentence = (
+        "KFD does not know GPU 0000:d8:00.0, so ROCm finds no GPU in claims of mode compute; see the kernel's log for "
+        "the reason, or ask for mode graphics"
+    )
+    assert (sentence in found(machine).warnings) == (driver == "amdgpu")
+
+
 def test_partitions_without_numbers_are_not_numbered_while_one_of_them_is_hidden() -> None:
     """A hidden partition would shift the numbers of the others, and two claims could get the same one."""
     machine = mi300x(gpus=1, parts=4)
