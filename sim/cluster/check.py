@@ -14,13 +14,15 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from dranode.api.documents import decode, to_v1
 from dranode.api.errors import DocumentError
-from dranode.api.field_errors import FieldError, description_errors
+from dranode.api.field_errors import FieldError, description_errors, label_errors, metadata_errors
 from dranode.api.manifests import SourceDocument, check_header, object_key
+from dranode.api.names import is_dns_subdomain
 from dranode.api.resource import (
     AllocationResult,
     DeviceClaimConfiguration,
     DeviceClass,
     DeviceClassConfiguration,
+    ObjectMeta,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
@@ -60,6 +62,7 @@ _KNOWN: Final = KnownToCEL()  # what the API server of the newest stable release
 ExpressionProblem: TypeAlias = Callable[[str], str | None]
 # The path of the pod template in each kind; a pod is its own template.
 _POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {"Pod": (), **POD_TEMPLATES}
+_DNS_LABELS: Final = ("Namespace", "Service")  # kinds whose names must be DNS labels
 _V1BETA1: Final = "resource.k8s.io/v1beta1"
 _EXACTLY: Final = re.compile(r"(requests\[[0-9]+\])\.exactly\b")
 _BOTH: Final = "set either firstAvailable or the request's own class and count, not both"
@@ -136,14 +139,18 @@ def _check_head(source: SourceDocument) -> None:
 
 
 def _name_errors(source: SourceDocument, seen: set[tuple[str, ...]]) -> Iterator[FieldError]:
-    """Yield the error of an object without a name, or of one whose key is already in `seen`; add the key."""
+    """Yield the errors of an object's metadata, and that of a key that is already in `seen`; add the key."""
     key = object_key(source.document)
     if key in seen:
         yield FieldError("metadata.name", f"there is already a {source.kind} with this name")
     if key is not None:
         seen.add(key)
-    elif not source.name and (source.kind in _POD_TEMPLATES or source.kind in CLUSTER) and source.kind not in COMPLETE:
-        yield FieldError("metadata.name", "a name or generateName is required")
+    if (source.kind in _POD_TEMPLATES or source.kind in CLUSTER) and source.kind not in COMPLETE:
+        with contextlib.suppress(DocumentError):  # its verdict reports the error
+            metadata = decode(ObjectMeta, source.document.get("metadata") or {})
+            yield from metadata_errors(metadata)
+            if source.kind in _DNS_LABELS and is_dns_subdomain(metadata.name):
+                yield from label_errors(metadata.name, "metadata.name")
 
 
 def _verdict(

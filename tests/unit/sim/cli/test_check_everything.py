@@ -299,6 +299,10 @@ def test_drivers_declare_all_attributes_that_they_publish(options: dict[str, Any
         ),
         ({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": []}}, "spec.selector"),
         ({"apiVersion": "v1", "kind": "Node", "metadata": {}}, "metadata.name"),
+        ({**pod(), "metadata": {"name": "My_Pod"}}, "metadata.name"),
+        ({**pod(), "metadata": {"generateName": "Bad-"}}, "metadata.generateName"),
+        ({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n" * 254}}, "metadata.name"),
+        ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a.b"}}, "metadata.name"),
         (
             pod(topologySpreadConstraints=[SPREAD]),
             "spec.topologySpreadConstraints[0].labelSelector",
