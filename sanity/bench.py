@@ -136,21 +136,21 @@ class Bench(DriverLink):
                 raise
             return [device] * count
 
-    def several_claims(self, count: int) -> list[BenchClaim]:
-        """Return a number of claims that can be prepared at the same time.
+    def pair_of_claims(self) -> list[BenchClaim]:
+        """Return two claims that can be prepared at the same time.
 
         Raises:
             Unable: the driver does not have enough devices.
         """
         if self.api is None:
-            return [self.claim() for _ in range(count)]
-        return [self.claim([device]) for device in self.several_devices(count)]
+            return [self.claim(), self.claim()]
+        return [self.claim([device]) for device in self.several_devices(2)]
 
     def two_claims(self) -> list[BenchClaim]:
         """Return two claims that can be prepared at the same time; one if the driver has only one device left."""
         if self.api is not None:
             with contextlib.suppress(Unable):
-                return self.several_claims(2)
+                return self.pair_of_claims()
         return [self.claim()]
 
     def make_claim(

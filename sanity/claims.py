@@ -192,7 +192,7 @@ def offered_devices(slices: Iterable[Mapping[str, Any]]) -> list[OfferedDevice]:
         }
         devices += [
             OfferedDevice(document["spec"]["driver"], pool, device, counters)
-            for document in sorted(documents, key=lambda each: str(each["metadata"].get("name")))
+            for document in sorted(documents, key=lambda document: str(document["metadata"].get("name")))
             for device in document["spec"].get("devices") or ()
         ]
     return sorted(devices, key=lambda device: device.hindered)

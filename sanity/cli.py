@@ -89,7 +89,7 @@ def command(
         if not emit([check_document(check) for check in checks], output):
             _draw_checks(checks)
         return
-    # What gRPC says about connections to a driver that was killed is of no use to anybody.
+    # gRPC's messages about connections to a killed driver help nobody.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     breach = None
     with laid_out(driver_command, options) as bench, reporting() as progress:
@@ -126,7 +126,6 @@ def _command_name(driver_command: Sequence[str], bench: Bench) -> str:
 
 
 def _draw_checks(checks: Sequence[Check]) -> None:
-
     table = columns("check", "level", "rule", "source")
     for check in checks:
         table.add_row(check.id, str(check.level), check.rule, check.source)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 _LOOK_SECONDS: Final = 0.02
 # The grace period of a pod.
 _GRACE: Final = 30.0
-# How long to wait for what did not come before.
+# How long to wait for something that did not happen the last time.
 _AGAIN_SECONDS: Final = 5.0
 _MISSES: Final = 3
 _LOG_BYTES: Final = 4000
@@ -37,11 +37,11 @@ class BenchPlaces:
     """The places of a driver's files.
 
     Attributes:
-        socket: the DRA service's socket; empty where registration says it.
-        registration: a registration socket, or the folder in which one appears; None for none.
-        cdi: the folder of CDI specs; None where the suite cannot see it.
+        socket: the DRA service's socket; empty if GetInfo reports it.
+        registration: the registration socket, or the folder in which it appears; None if there is none.
+        cdi: the folder of CDI specs; None if the suite cannot see it.
         node: the node's name.
-        data: the folder for plugins' data; None where the suite does not name it.
+        data: the folder for plugins' data; None if the suite does not choose it.
     """
 
     socket: str
@@ -251,7 +251,7 @@ class DriverLink:
         """
         process, data = self.started(), self.places.data
         if data is None:
-            raise Unable("the driver's folder is not known")
+            raise Unable("the driver's folder is unknown")
         self.disconnect()
         process.kill()
         try:
@@ -382,7 +382,7 @@ class DriverProcess(Protocol):
         """Start an instance."""
 
     def kill(self, instance: str = "") -> None:
-        """End it at once, as SIGKILL does, and wait until it is gone."""
+        """Kill it, as SIGKILL does, and wait until it is gone."""
 
     def terminate(self, seconds: float, instance: str = "") -> int | None:
         """Send SIGTERM; returns its exit status, or None if it still runs after the given time."""
@@ -472,12 +472,12 @@ class CommandDriver:
         try:
             first = psutil.Process(process.pid)
             tree = [first, *first.children(recursive=True)]
-            living = [each for each in tree if each.status() != psutil.STATUS_ZOMBIE]
+            living = [member for member in tree if member.status() != psutil.STATUS_ZOMBIE]
             return ProcessUsage(
-                cpu=sum(sum(each.cpu_times()[:2]) for each in living),
-                descriptors=sum(each.num_fds() for each in living),
-                threads=sum(each.num_threads() for each in living),
-                resident=sum(each.memory_info().rss for each in living),
+                cpu=sum(sum(member.cpu_times()[:2]) for member in living),
+                descriptors=sum(member.num_fds() for member in living),
+                threads=sum(member.num_threads() for member in living),
+                resident=sum(member.memory_info().rss for member in living),
                 zombies=len(tree) - len(living),
             )
         except psutil.Error:

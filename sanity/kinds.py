@@ -64,7 +64,7 @@ def served(kind: ResourceKind, document: KubeDocument, version: str) -> KubeDocu
 
 
 def _core_event(event: KubeDocument) -> KubeDocument:
-    """An Event of events.k8s.io as core/v1 shows it; one that was written as core/v1 is unchanged."""
+    """Return an Event of events.k8s.io as core/v1 has it; an Event that was written as core/v1 is unchanged."""
     if "regarding" not in event:
         return event
     names = {"note": "message", "regarding": "involvedObject", "reportingController": "reportingComponent"}

@@ -43,9 +43,9 @@ def _document(message: Message) -> KubeDocument:
     document: KubeDocument = {}
     for field, value in message.ListFields():
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            document[field.name] = {key: _plain(each) for key, each in value.items()}
+            document[field.name] = {key: _plain(item) for key, item in value.items()}
         elif field.is_repeated:
-            document[field.name] = [_plain(each) for each in value]
+            document[field.name] = [_plain(item) for item in value]
         else:
             plain = _plain(value)
             # Go also writes empty strings, times that are zero and, in v1beta1, allNodes: false. In JSON only an

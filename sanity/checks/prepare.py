@@ -154,7 +154,7 @@ def a_batch_is_prepared(bench: Bench) -> None:
 
     Two claims have one device each.
     """
-    claims = bench.several_claims(2)
+    claims = bench.pair_of_claims()
     answers = bench.prepared(*claims)
     for claim, answer in zip(claims, answers, strict=True):
         expect(
