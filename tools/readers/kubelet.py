@@ -67,20 +67,7 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
     for drop_in in drop_ins:
         document = _patched(document, drop_in)
     place = f"{path} or {folder}" if drop_ins else path
-    policy = flags.get("cpu-manager-policy") or str(document.get("cpuManagerPolicy") or "none")
-    gates = {**(document.get("featureGates") or {}), **_gates(flags.get("feature-gates", ""))}
-    kubelet = Kubelet(
-        config=place,
-        root=root,
-        cpu_manager=policy,
-        cpu_manager_place=place,
-        reserved=_cpus(place, flags.get("reserved-cpus") or document.get("reservedSystemCPUs") or ""),
-        gates={str(name): on is True for name, on in gates.items()},
-        memory_manager=flags.get("memory-manager-policy") or str(document.get("memoryManagerPolicy") or "None"),
-        memory_manager_place=place,
-        topology_manager=flags.get("topology-manager-policy") or str(document.get("topologyManagerPolicy") or "none"),
-    )
-    return _as_it_runs(host, kubelet)
+    return _as_it_runs(host, _configured(document, place, root, flags))
 
 
 def read_configz(api: Sender, node: str, root: str) -> Kubelet:
@@ -95,17 +82,22 @@ def read_configz(api: Sender, node: str, root: str) -> Kubelet:
     document = answer.get("kubeletconfig") if isinstance(answer, Mapping) else None
     if not isinstance(document, Mapping):
         raise HostError("kubelet's configuration: the answer to /configz is not a kubelet configuration")
-    place = "kubelet's configuration"
+    return _configured(document, "kubelet's configuration", root, {})
+
+
+def _configured(document: Mapping[str, Any], place: str, root: str, flags: Mapping[str, str]) -> Kubelet:
+    """Return the configuration in a document at a place; flags of the command line override it."""
+    gates = {**(document.get("featureGates") or {}), **_gates(flags.get("feature-gates", ""))}
     return Kubelet(
         config=place,
         root=root,
-        cpu_manager=str(document.get("cpuManagerPolicy") or "none"),
+        cpu_manager=flags.get("cpu-manager-policy") or str(document.get("cpuManagerPolicy") or "none"),
         cpu_manager_place=place,
-        reserved=_cpus(place, document.get("reservedSystemCPUs") or ""),
-        gates={str(name): on is True for name, on in (document.get("featureGates") or {}).items()},
-        memory_manager=str(document.get("memoryManagerPolicy") or "None"),
+        reserved=_cpus(place, flags.get("reserved-cpus") or document.get("reservedSystemCPUs") or ""),
+        gates={str(name): on is True for name, on in gates.items()},
+        memory_manager=flags.get("memory-manager-policy") or str(document.get("memoryManagerPolicy") or "None"),
         memory_manager_place=place,
-        topology_manager=str(document.get("topologyManagerPolicy") or "none"),
+        topology_manager=flags.get("topology-manager-policy") or str(document.get("topologyManagerPolicy") or "none"),
     )
 
 
