@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -39,8 +38,6 @@ _PROGRAM: Final = "kubectl-dranode"
 _VARIABLE: Final = "_KUBECTL_DRANODE_COMPLETE"
 # The last line of cobra's answer to a completion: do not complete file names (ShellCompDirectiveNoFileComp).
 _NO_FILES: Final = ":4"
-# kubectl's options that people also write before the command.
-_BEFORE: Final = re.compile(r"(?:--kubeconfig|--context|--namespace|-n)(=.*)?$", re.DOTALL)
 # A shell shows no more than that at a time.
 _MAX_CANDIDATES: Final = 200
 
@@ -281,9 +278,11 @@ def run_plugin() -> None:
 
 def options_behind(words: list[str]) -> list[str]:
     """Return the words with kubectl's options behind the command, as in `kubectl dranode --context prod claims`."""
+    options = (option for option in claims.params if isinstance(option, click.Option))
+    takes_value = {name: not option.is_flag for option in options for name in option.opts}
     count = 0
-    while count < len(words) and (option := _BEFORE.match(words[count])):
-        count += 1 if option[1] else 2
+    while count < len(words) and (name := words[count].partition("=")[0]) in takes_value:
+        count += 2 if takes_value[name] and "=" not in words[count] else 1
     return [*words[count : count + 1], *words[:count], *words[count + 1 :]]
 
 

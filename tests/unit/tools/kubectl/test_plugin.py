@@ -261,6 +261,7 @@ def test_a_pool_with_missing_slices_is_reported(cluster: PodCluster, kubectl: An
     ("written", "read"),
     [
         ("--context prod --kubeconfig=f -n x claims a -A", "claims --context prod --kubeconfig=f -n x a -A"),
+        ("-s x --insecure-skip-tls-verify --as=j nodes", "nodes -s x --insecure-skip-tls-verify --as=j"),
         ("claims -n x", "claims -n x"),
         ("--context", "--context"),
     ],
