@@ -18,7 +18,9 @@ from dranode.api.quantity import Quantity
 from dranode.api.resource import APIDocument, DeviceTaint, DeviceToleration, NodeSelectorTerm
 
 CPU: Final = "cpu"
-_BINARY: Final = tuple((suffix, 1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi"), start=1))
+_BINARY: Final = tuple(
+    (suffix, 1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)
+)
 _IN_BYTES: Final = frozenset({"memory", "ephemeral-storage"})
 
 
