@@ -1,5 +1,6 @@
 """`dranode claims`: lists the claims on record on this node, their pods, and whether these run on the granted CPUs."""
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -94,6 +95,8 @@ def command(
       dranode claims --usage --seconds 60
       dranode claims --html claims.html
     """
+    if math.isnan(seconds):  # click's range has it too
+        raise UsageError("--seconds must be a number from 0.1 to 3600, not NaN")
     plugins = Path(kubelet_root) / "plugins"
     ledgers = {driver: read_ledger(plugins / driver / "ledger.db") for driver in _recorded(plugins, drivers, root)}
     for driver, contents in ledgers.items():

@@ -72,6 +72,13 @@ def rows(result: Result) -> list[dict[str, Any]]:
     return documents
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "1e4"])
+def test_the_time_between_the_readings_is_a_number_in_its_range(machine: RecordedMachine, seconds: str) -> None:
+    result = run(machine, "--seconds", seconds)
+    assert result.exit_code != 0
+    assert "0.1" in f"{result.output}{result.exception}"
+
+
 def test_usage_is_the_difference_between_two_readings(machine: RecordedMachine, interval: Interval) -> None:
     machine.prepare("a", 2)
     cgroup = machine.container(100, "a", "0-1", "DRA_CPUSET_uid-a=0-1")
