@@ -227,7 +227,7 @@ def test_the_kernels_refusal_is_reported_and_restoring_still_works() -> None:
 def test_a_program_that_has_the_gpu_open_holds_up_its_claim_and_no_other(
     monkeypatch: pytest.MonkeyPatch, *, locked: bool, restart: bool
 ) -> None:
-    machine, begun, ended = laptop(), threading.Event(), threading.Event()
+    machine, begun, ended, unbound = laptop(), threading.Event(), threading.Event(), threading.Event()
 
     class Held(Kernel):
         """The kernel locks the device while it unbinds it; until Linux 7 also against readers of its override."""
@@ -238,9 +238,11 @@ def test_a_program_that_has_the_gpu_open_holds_up_its_claim_and_no_other(
             unbinds, first = path.endswith("/nvidia/unbind"), not begun.is_set()
             if unbinds:
                 begun.set()
-                ended.wait()
+                (ended if first else unbound).wait()
             if first or not (unbinds or self.dead):
                 super().write(path, content)
+            if unbinds:
+                unbound.set()
             if self.dead:
                 raise Crash
 
