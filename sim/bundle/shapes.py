@@ -11,13 +11,10 @@ from typing import Final
 
 from dranode.api.resource import (
     CapacityRequirements,
-    CELSelector,
     DeviceClaim,
     DeviceClass,
-    DeviceClassSpec,
     DeviceConstraint,
     DeviceRequest,
-    DeviceSelector,
     ExactDeviceRequest,
     ObjectMeta,
     ResourceClaimSpec,
@@ -25,6 +22,7 @@ from dranode.api.resource import (
     ResourceClaimTemplateSpec,
 )
 from dranode.sim.bundle.groups import NUMA_NODE, PCIE_ROOT, Bundle, DeviceKind, quantity, selector_of
+from dranode.sim.cluster.workload import class_selecting
 
 # Bundles whose amounts differ by no more than a tenth get one shape.
 _ALIKE: Final = Fraction(9, 10)
@@ -253,13 +251,7 @@ _API: str = "resource.k8s.io/v1"
 
 def class_of(kind: DeviceKind, kinds: Iterable[DeviceKind]) -> DeviceClass:
     """Return a class that selects the devices of a kind, and none of the other `kinds`."""
-    selector = DeviceSelector(cel=CELSelector(expression=selector_of(kind, kinds)))
-    return DeviceClass(
-        api_version=_API,
-        kind="DeviceClass",
-        metadata=ObjectMeta(name=kind.name),
-        spec=DeviceClassSpec(selectors=(selector,)),
-    )
+    return class_selecting(kind.name, selector_of(kind, kinds))
 
 
 def spec_of(shape: Shape, classes: Mapping[DeviceKind, str]) -> ResourceClaimSpec:

@@ -3,7 +3,7 @@
 The documents get the names and pods that a cluster would generate; ignored documents are reported.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -11,11 +11,15 @@ import click
 from dranode.api.errors import UsageError
 from dranode.api.manifests import SourceDocument, with_generated_names
 from dranode.api.resource import Node
+from dranode.driver.claims.plugin import Inventory
+from dranode.driver.plugins import load_plugins
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import NEWEST_STABLE, RELEASES, Release, release
 from dranode.sim.cluster.controllers import POD_TEMPLATES, ignored_documents, with_pods
+from dranode.sim.cluster.nodes_file import Discover
 from dranode.sim.cluster.pods import nodes_among
 from dranode.sim.cluster.undecoded import unknown_pod_fields
+from dranode.sim.machines.forms import open_machine
 
 
 def release_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,3 +123,13 @@ def report_notes(notes: Sequence[str]) -> None:
         click.echo(f"dranode: {note}", err=True)
     if len(notes) > MOST_NOTES:
         click.echo(f"dranode: and {len(notes) - MOST_NOTES} more notes", err=True)
+
+
+def discovering(drivers: tuple[str, ...], options: Mapping[str, Any]) -> Discover:
+    """Return a function that yields these drivers with the devices that they find on a machine."""
+
+    def discover(machine: str) -> Iterator[tuple[str, Inventory]]:
+        for plugin in load_plugins(drivers, open_machine(machine), options):
+            yield plugin.driver, plugin.discover()
+
+    return discover

@@ -10,23 +10,20 @@ import click
 
 from dranode.api.errors import DocumentError, UsageError
 from dranode.api.manifests import SourceDocument
-from dranode.driver.claims.plugin import Inventory
 from dranode.driver.cli.options import DriverCommand, plugin_options
-from dranode.driver.plugins import load_plugins
 from dranode.show.cluster_objects import ApiObjects, cluster_documents
 from dranode.show.cluster_option import is_given, kubeconfig_options, named_cluster
 from dranode.show.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.show.picture.fleet import FleetPicture
 from dranode.show.terminal import hanging
 from dranode.sim.allocator.features import Features
-from dranode.sim.cli.documents import asked_features, release_options, simulated
+from dranode.sim.cli.documents import asked_features, discovering, release_options, simulated
 from dranode.sim.cluster.nodes_file import read_nodes, slice_templates
 from dranode.sim.fit.additions import LIKE, NodeModel, model_like, model_of_kind
 from dranode.sim.fit.changes import Changes, changes_document, show_changes
 from dranode.sim.fit.dump import ESSENTIAL_KINDS, ClusterDump, live_kinds, read_dump
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer, cluster_notes
 from dranode.sim.fit.show import answer_document, show_answers
-from dranode.sim.machines.forms import open_machine
 from dranode.sim.report.cluster import cluster_seen
 from dranode.sim.report.picture import placed_picture
 
@@ -218,11 +215,7 @@ def _models(
     names: tuple[str, ...], questions: ClusterQuestions, drivers: tuple[str, ...], options: Mapping[str, Any]
 ) -> Iterator[NodeModel]:
     """Yield the nodes that could be added: entries of a nodes.yaml, and copies of the cluster's nodes."""
-
-    def discover(machine: str) -> Iterator[tuple[str, Inventory]]:
-        for plugin in load_plugins(drivers, open_machine(machine), options):
-            yield plugin.driver, plugin.discover()
-
+    discover = discovering(drivers, options)
     for name in names:
         if name.startswith(LIKE):
             yield model_like(name.removeprefix(LIKE), questions.dump)

@@ -8,20 +8,16 @@ import click
 
 from dranode.api.errors import UsageError
 from dranode.api.manifests import SourceDocument
-from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.yaml_files import load_documents, parse_yaml
-from dranode.driver.plugins import load_plugins
 from dranode.show.output import console, emit, reporting, write_pictures
 from dranode.show.terminal import hanging
 from dranode.sim.allocator.features import Features
-from dranode.sim.cli.documents import MOST_NOTES, report_notes, simulated
+from dranode.sim.cli.documents import MOST_NOTES, discovering, report_notes, simulated
 from dranode.sim.cluster.manifests import check_unused
-from dranode.sim.cluster.nodes_file import Discover
 from dranode.sim.cluster.workload import read_workload, require_pods
 from dranode.sim.fleet.report import FleetReport, fleet_document, report_picture
 from dranode.sim.fleet.run import ImaginedFleet, admit, place
 from dranode.sim.fleet.show import attempts_drawn, show_fleet
-from dranode.sim.machines.forms import open_machine
 from dranode.sim.queues.documents import CONFIG_GROUP
 from dranode.sim.queues.report import QueueRun
 
@@ -49,7 +45,7 @@ def run_on_fleet(
         raise UsageError("--scores, --html and --svg need --nodes FILE")
     with reporting() as progress:
         progress("reading")
-        discover = _discover(drivers, options)
+        discover = discovering(drivers, options)
         fleet = ImaginedFleet.joined([ImaginedFleet.read(path, discover) for path in nodes]) if nodes else None
         sources = tuple(_with_configurations(load_documents([*queues, *files])))
         nodes_known = (lambda: [node for node, _ in fleet.nodes]) if fleet is not None else None
@@ -95,14 +91,6 @@ def _without_queue(sources: Sequence[SourceDocument]) -> list[str]:
     pods = [source.name for source in sources if source.kind == "Pod"]
     more = f" and {len(pods) - 1} more" if pods[1:] else ""
     return [f"--queues places only pods of Workloads and of Jobs with a queue, not {pods[0]}{more}"] if pods else []
-
-
-def _discover(drivers: tuple[str, ...], options: Mapping[str, Any]) -> Discover:
-    def discover(machine: str) -> Iterator[tuple[str, Inventory]]:
-        for plugin in load_plugins(drivers, open_machine(machine), options):
-            yield plugin.driver, plugin.discover()
-
-    return discover
 
 
 def _document(report: FleetReport | None, run: QueueRun | None, *, scores: bool) -> dict[str, Any]:

@@ -190,7 +190,12 @@ def _check_pod(
 
 def default_class(name: str) -> DeviceClass:
     """Return the default DeviceClass (resource.k8s.io/v1) with this name."""
-    selector = DeviceSelector(cel=CELSelector(expression=DEFAULT_CLASSES[name]))
+    return class_selecting(name, DEFAULT_CLASSES[name])
+
+
+def class_selecting(name: str, expression: str) -> DeviceClass:
+    """Return a DeviceClass (resource.k8s.io/v1) with one selector."""
+    selector = DeviceSelector(cel=CELSelector(expression=expression))
     return DeviceClass(
         api_version=API_VERSION,
         kind="DeviceClass",
