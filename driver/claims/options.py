@@ -30,14 +30,15 @@ FRAMEWORK_KEYS: Final[Mapping[str, str]] = {
 }
 # The flags of all commands that also have the drivers' options, so that a driver cannot declare one of them.
 FRAMEWORK_FLAGS: Final = frozenset((
-    "--add", "--all-nodes", "--await-daemonset", "--cdi-dir", "--claim-status", "--config",
-    "--containerd-config", "--context", "--crio-config", "--device-taints", "--drivers", "--dry-run",
-    "--evict", "--feature-gates", "--force", "--help", "--how-many", "--html", "--http-address",
-    "--keep", "--kubeconfig", "--kubelet-config", "--kubelet-root", "--kubernetes", "--log-format",
-    "--machine", "--manifests", "--metrics-address", "--move", "--namespace", "--no-device-taints",
-    "--node-name", "--nodes", "--nri-socket", "--output", "--pod", "--pod-resources-socket",
-    "--pod-uid", "--queues", "--root", "--scores", "--service-account", "--state", "--store", "--svg",
-    "--through-driver", "--timeout", "--verbose",
+    "--add", "--all-nodes", "--as", "--as-group", "--as-uid", "--await-daemonset", "--cdi-dir",
+    "--certificate-authority", "--claim-status", "--client-certificate", "--client-key", "--cluster", "--config",
+    "--containerd-config", "--context", "--crio-config", "--device-taints", "--drivers", "--dry-run", "--evict",
+    "--feature-gates", "--force", "--help", "--how-many", "--html", "--http-address", "--insecure-skip-tls-verify",
+    "--keep", "--kubeconfig", "--kubelet-config", "--kubelet-root", "--kubernetes", "--log-format", "--machine",
+    "--manifests", "--metrics-address", "--move", "--namespace", "--no-device-taints", "--node-name", "--nodes",
+    "--nri-socket", "--output", "--password", "--pod", "--pod-resources-socket", "--pod-uid", "--queues", "--root",
+    "--scores", "--server", "--service-account", "--state", "--store", "--svg", "--through-driver", "--timeout",
+    "--tls-server-name", "--token", "--user", "--username", "--verbose",
 ))  # fmt: skip
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
 
