@@ -96,6 +96,12 @@ class _Reader:
         l3, l3_ids = self._l3(online, {cpu: cores[index] for cpu, index in core_of.items()})
         l3_of = _index(l3)
         numa_of, numa, memory_nodes = read_numa_nodes(self._files, online)
+        for core in cores:
+            if len(nodes := {numa_of.get(cpu, -1) for cpu in core} - {-1}) > 1:
+                listed = ", ".join(map(str, sorted(nodes)))
+                self._files.warn(
+                    "core nodes", f"the kernel lists CPUs {core}, a core, in NUMA nodes {listed}: no node has it whole"
+                )
         e_cores = self._e_cores()
         pods = read_pods_cgroup(self._root)
         if missing := (pods.cpus or CPUSet()) - CPUSet.of_mask(online):

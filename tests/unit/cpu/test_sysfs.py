@@ -246,6 +246,13 @@ class TestNuma:
         assert {cpu.numa for cpu in topology.cpus.values()} == {2}
         assert topology.warnings == ("NUMA nodes 2 and 10 both list cpu0; the lower one is used",)
 
+    def test_a_core_in_several_nodes_is_reported(self) -> None:
+        files = {f"{CPU}/online": "0-3"} | {f"{NODE}/node{node}/cpulist": f"{node},{node + 2}" for node in (0, 1)}
+        for cpu in range(4):
+            files |= cpu_files(cpu, core_cpus_list="0-1" if cpu < 2 else "2-3")
+        said = "the kernel lists CPUs 0-1, a core, in NUMA nodes 0, 1: no node has it whole"
+        assert read_topology(machine(files)).warnings == (said,)
+
     def test_without_numa_information_all_cpus_are_on_node_0(self) -> None:
         topology = read_topology(machine({f"{CPU}/online": "0-1"}))
         assert {node: str(cpus) for node, cpus in topology.numa.items()} == {0: "0-1"}
