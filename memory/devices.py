@@ -198,7 +198,7 @@ def memory_left_out(machine: MachineMemory, options: MemoryOptions) -> Iterator[
     """Yield a sentence for each reason why memory is in no device."""
     without_cpus = CPUSet(node.id for node in machine.nodes if not node.cpus)
     if without_cpus:
-        yield f"NUMA nodes {without_cpus} have memory and no CPU: they are in no device"
+        yield f"the memory of NUMA nodes without CPUs is in no device: {without_cpus}"
     reserved = CPUSet(
         node.id
         for node in machine.nodes

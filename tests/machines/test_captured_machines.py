@@ -159,7 +159,7 @@ def test_memory_of_gpus_is_not_published() -> None:
     machine = read_memory(captured("nvidiagpunumanodes"))
     assert [device.name for device in memory_devices(machine, MemoryOptions())] == ["memory-numa0", "memory-numa8"]
     assert list(memory_left_out(machine, MemoryOptions())) == [
-        "NUMA nodes 250-255 have memory and no CPU: they are in no device"
+        "the memory of NUMA nodes without CPUs is in no device: 250-255"
     ]
 
 

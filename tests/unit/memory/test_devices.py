@@ -144,7 +144,7 @@ def test_memory_without_cpus_is_not_published_and_named() -> None:
     # A GPU's memory, or memory attached by CXL.
     machine = MachineMemory((MemoryNode(0, GIB), MemoryNode(1, GIB, cpus=False)))
     assert sizes(NUMA, machine) == {"memory-numa0": "1Gi"}
-    assert list(memory_left_out(machine, NUMA)) == ["NUMA nodes 1 have memory and no CPU: they are in no device"]
+    assert list(memory_left_out(machine, NUMA)) == ["the memory of NUMA nodes without CPUs is in no device: 1"]
 
 
 def test_a_node_whose_socket_is_unknown_is_in_no_socket_and_named() -> None:
