@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, Self
@@ -31,6 +31,8 @@ from dranode.sanity.objects import ObjectChange, Objects, StatusError
 
 # Seconds that a request is held back at most.
 _PATIENCE: Final = 180.0
+# How many of the last requests are kept with their bodies.
+_BODIES: Final = 2000
 _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 
@@ -158,6 +160,9 @@ class ApiServer:
         """Record a request."""
         with self._lock:
             self.seen.append(seen)
+            # A driver that writes without end must not use up the memory.
+            if len(self.seen) > _BODIES:
+                self.seen[-_BODIES] = replace(self.seen[-_BODIES], body=None)
 
     def fault(self, faults: list[RequestFault], method: str, path: str) -> RequestFault | None:
         """Return the fault for a request, if any."""

@@ -20,6 +20,7 @@ from dranode.sanity.slice_rules import slice_refusals
 
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_BASE: Final = 58
+_HISTORY: Final = 2000
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _CREATED: Final = "2026-01-01T00:00:00Z"
 
@@ -194,8 +195,7 @@ class Objects:
             del self._objects[kind.resource, namespace if kind.namespaced else "", name]
             self.version += 1
             gone = {**old, "metadata": {**old["metadata"], "resourceVersion": str(self.version)}}
-            self.history.append(ObjectChange(self.version, kind, "DELETED", gone))
-            self.changed.notify_all()
+            self._record(ObjectChange(self.version, kind, "DELETED", gone))
 
     def apply_status(self, kind: ResourceKind, document: KubeDocument, manager: str, *, force: bool) -> KubeDocument:
         """Server-side apply of `status.devices`.
@@ -256,9 +256,16 @@ class Objects:
         self.version += 1
         document["metadata"]["resourceVersion"] = str(self.version)
         self._objects[key] = document
-        self.history.append(ObjectChange(self.version, kind, change, copy.deepcopy(document)))
-        self.changed.notify_all()
+        self._record(ObjectChange(self.version, kind, change, copy.deepcopy(document)))
         return document
+
+    def _record(self, change: ObjectChange) -> None:
+        """Add to the history, whose beginning is forgotten once it is long, as it is by a real server."""
+        self.history.append(change)
+        if len(self.history) > _HISTORY:
+            self.forgotten = self.history[_HISTORY // 2].version
+            del self.history[: _HISTORY // 2 + 1]
+        self.changed.notify_all()
 
     def _generated(self, base: str) -> str:
         if _SUBDOMAIN.fullmatch(base.removesuffix("-")) is None:

@@ -12,10 +12,13 @@ import dranode.sanity.checks  # noqa: F401 - importing registers them
 from dranode.api.errors import UsageError
 from dranode.sanity import bench as bench_module
 from dranode.sanity import driver_link
+from dranode.sanity.apiserver import ApiServer, SeenRequest
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.check import Check, CheckGroup, Level, registered
+from dranode.sanity.kinds import kind_of
 from dranode.sanity.kubelet import DriverCallError
+from dranode.sanity.objects import StatusError
 from dranode.sanity.suite import (
     OF_GET_INFO,
     CheckOutcome,
@@ -348,3 +351,15 @@ def test_what_did_not_come_the_last_time_or_three_times_is_waited_for_briefly(mo
         for seen in [False, True] * 4:
             bench.awaited("a socket", partial(bool, seen))
     assert given == [None, 5.0, None, 5.0, None, 5.0, 5.0, 5.0]
+
+
+def test_a_driver_that_writes_without_end_does_not_use_up_the_memory() -> None:
+    with ApiServer() as api:
+        watched = api.objects.version
+        for number in range(2500):
+            api.note(SeenRequest("PUT", "slices", {}, {"number": number}, {}, 200, 0.0))
+            api.put("namespaces", {"metadata": {"name": f"n{number}"}})
+        assert (len(api.requests("PUT")), sum(seen.body is not None for seen in api.seen)) == (2500, 2000)
+        assert len(api.objects.history) <= 2000
+        with pytest.raises(StatusError, match="too old resource version"):
+            api.objects.since(kind_of("namespaces"), watched)
