@@ -113,6 +113,11 @@ class Plugin(ABC):
     cdi_kind: ClassVar[str] = ""
     by_amounts: ClassVar[bool] = False
 
+    @property
+    def claim_kind(self) -> str:
+        """The kind of the CDI devices of its claims: `cdi_kind`, or `<driver>/claim`."""
+        return self.cdi_kind or f"{self.driver}/claim"
+
     @abstractmethod
     def discover(self) -> Inventory:
         """Read the hardware.

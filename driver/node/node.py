@@ -117,7 +117,7 @@ class NodeClaims:
         self.not_enforced: Callable[[], NotEnforced | None] = lambda: None
         self.conflict_wait = CONFLICT_WAIT
         self.discovery = Discovery(plugin)
-        specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
+        specs = Specs(cdi, plugin.claim_kind)
         self.store = RecordStore(plugin, data / "ledger.db", specs)
         self.store.recovery.boot_id = boot_id
         self.files = ClaimFiles(plugin, self.store.book, specs, self.discovery, metadata)

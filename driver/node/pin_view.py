@@ -65,8 +65,7 @@ class PinView(msgspec.Struct):
             self.store.book.touched = frozenset()
             return None
         if inventory is None:
-            kind = plugin.cdi_kind or f"{plugin.driver}/claim"
-            self.snapshot = replace(plugin.unread_pool(), claims=self._claims, cdi_kind=kind)
+            self.snapshot = replace(plugin.unread_pool(), claims=self._claims, cdi_kind=plugin.claim_kind)
         elif self.snapshot is None or inventory is not self._inventory:
             self.snapshot = replace(plugin.pool(inventory), claims=self._claims)
         self._inventory = inventory

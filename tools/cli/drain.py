@@ -179,7 +179,7 @@ class _DrainedNode:
         self._kubelet_root = kubelet_root
         self._data = kubelet_root / "plugins" / plugin.driver
         self._cdi = cdi
-        self._specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
+        self._specs = Specs(cdi, plugin.claim_kind)
         self._contents = Contents((), ())
         self._untuned = ""
 

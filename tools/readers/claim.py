@@ -76,7 +76,7 @@ class ClaimReader:
         contents = read_ledger(self.host.place(path))
         record, other = _record(contents, namespace, name, claim)
         has_ledger = is_there(self.host.place(path))
-        specs = Specs(self.host.place(self.options.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
+        specs = Specs(self.host.place(self.options.cdi_dir), plugin.claim_kind)
         uses = self._uses(plugin.driver)
         dry = DryAnswer()
         if record is None and has_ledger and claim is not None and claim.status.allocation is not None:

@@ -105,7 +105,7 @@ def judged_options(
         problems=tuple(problems),
         oddities=tuple(oddities),
         holding_pages=tuple(holding_pages),
-        cdi_kinds=tuple(plugin.cdi_kind or f"{plugin.driver}/claim" for plugin in loaded),
+        cdi_kinds=tuple(plugin.claim_kind for plugin in loaded),
     ), tuple(plugins)
 
 

@@ -150,7 +150,7 @@ def _driver(name: str, drivers: Iterable[str]) -> str:
 def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], unseen: list[str]) -> Iterator[Records]:
     for plugin in plugins:
         path = f"{options.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
-        specs = Specs(host.place(options.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
+        specs = Specs(host.place(options.cdi_dir), plugin.claim_kind)
         if not _may_read(host.place(path)):
             unseen.append(f"the ledger {path}: permission denied; try as root")
             continue
