@@ -390,8 +390,11 @@ def _together(groups: CPUGroups, free: int, held: int, wishes: _Wishes) -> int:
     larger = (groups.numa, groups.packages) if groups.numa_on_top else (groups.packages, groups.numa)
     kinds = (*larger, groups.l3) if wishes.l3 is L3.PREFER else larger
     count, inside = held.bit_count(), free
+    # Any one place with enough may have them in fewer of the smaller ones.
+    alone = [mask & free for masks in larger for mask in masks if (mask & free).bit_count() >= count]
     for masks in kinds:
-        for near in (near for base in (free, inside) for near in _in_fewest(groups, masks, base, count, wishes)):
+        bases = (free, inside, *alone)
+        for near in (near for base in bases for near in _in_fewest(groups, masks, base, count, wishes)):
             if _places((masks,), near) < _places((masks,), held):
                 nearer = _held(groups, near, count, wishes)
                 if nearer and nearer.bit_count() == count and _places(kinds, nearer) < _places(kinds, held):

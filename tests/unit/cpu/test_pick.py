@@ -275,6 +275,8 @@ def test_an_empty_group_is_a_usage_error() -> None:
         # A cache has enough threads of partly taken cores, and its first two cores have fewer.
         (SERVER, "0,1,2,4-6,36", 4, {}, "4-6,36"),
         (SERVER, "0,1,2,4-6,36", 4, {"l3": L3.REQUIRE}, "4-6,36"),
+        # Two NUMA nodes have enough, and one of them under two caches; the largest cache is elsewhere.
+        (regular(sockets=1, numa=3, l3=4, cores=4, threads=1), "0-1,4-5,8-9,16-18,20-22,32-35", 6, {}, "16-18,20-22"),
         # The rest of 3 CPUs does not come from the cache of 4, where it would split a core.
         (MIXED, "0-1,3-8", 5, {"threads": Threads.FULL_CORE, "l3": L3.REQUIRE}, "4-8"),
     ],
