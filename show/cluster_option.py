@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from dranode.api.errors import UsageError
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.server import Credentials
@@ -79,10 +80,14 @@ def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         ctx.meta.setdefault(_META, {})[str(parameter.name)] = value
 
 
+def _name(field: str) -> str:
+    return f"--{field.rstrip('_').replace('groups', 'group').replace('_', '-')}"
+
+
 def kubeconfig_options(function: F) -> F:
     """Add kubectl's options for the cluster: `--kubeconfig`, `--context`, and those of `_FIELDS`."""
     for field in _FIELDS:
-        names = [f"--{field.rstrip('_').replace('groups', 'group').replace('_', '-')}", field]
+        names = [_name(field), field]
         function = click.option(
             *(names if field != "server" else ["-s", *names]),
             expose_value=False,
@@ -116,6 +121,11 @@ def is_given(ctx: click.Context, *options: str) -> bool:
     return any(ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE for option in options)
 
 
+def names_cluster(ctx: click.Context) -> bool:
+    """Return whether the command line has any of `kubeconfig_options`."""
+    return _META in ctx.meta or is_given(ctx, "kubeconfig", "context")
+
+
 def named_kubeconfig() -> str | None:
     """Return the kubeconfig that kubectl would use: KUBECONFIG, else ~/.kube/config; None if there is none.
 
@@ -138,7 +148,7 @@ def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "d
     """Return the configured cluster, with its credentials read; None if none is configured.
 
     Raises:
-        UsageError: the given kubeconfig does not exist.
+        UsageError: the given kubeconfig does not exist, or a pod's account would ignore an option.
         UnreachableError: it cannot be used, or has no such context.
     """
     ctx = click.get_current_context(silent=True)
@@ -147,6 +157,10 @@ def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "d
     kubeconfig = kubeconfig or named_kubeconfig() or (os.devnull if "server" in flags else "")
     if not kubeconfig and (context or not os.environ.get("KUBERNETES_SERVICE_HOST")):
         return None
+    if flags and not kubeconfig:
+        raise UsageError(
+            f"{_name(next(iter(flags)))} changes what a kubeconfig says, and this pod has none; pass --kubeconfig, too"
+        )
     credentials = Credentials(kubeconfig, context=context, flags=flags)
     credentials.check()
     chosen = None
@@ -158,5 +172,7 @@ def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "d
     connection = Connection(credentials)
     server = connection.log_in()
     name = chosen.name if chosen is not None else "this pod's cluster"
-    place = f"context {name} of {kubeconfig} ({server.url})" if chosen is not None else f"{name} ({server.url})"
+    place = f"{name} ({server.url})" if chosen is None else f"context {name} of {kubeconfig} ({server.url})"
+    if chosen is not None and not chosen.name:  # the server of --server, without a context
+        name = place = server.url
     return NamedCluster(Client(connection, agent=agent), namespace or "default", name, place)

@@ -12,7 +12,7 @@ from dranode.api.errors import DocumentError, UsageError
 from dranode.api.manifests import SourceDocument
 from dranode.driver.cli.options import DriverCommand, plugin_options
 from dranode.show.cluster_objects import ApiObjects, cluster_documents
-from dranode.show.cluster_option import is_given, kubeconfig_options, named_cluster
+from dranode.show.cluster_option import kubeconfig_options, named_cluster, names_cluster
 from dranode.show.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.show.picture.fleet import FleetPicture
 from dranode.show.terminal import hanging
@@ -98,9 +98,10 @@ def command(
 
     FILEs hold a cluster as kubectl prints it and the pods to place, or the Deployments, Jobs and similar objects that
     create them (YAML, JSON or a List; - is the standard input). If no FILE has a Node or a ResourceSlice, or if
-    --kubeconfig or --context is given, the cluster itself is read in addition to FILEs: the one of --kubeconfig, of
-    KUBECONFIG, inside a pod its own, else of ~/.kube/config. The exit status is 1 if a pod fits nowhere. Nothing is
-    changed anywhere. Pictures show the cluster before and after, in the same layout.
+    --kubeconfig, --context or another of kubectl's options for a connection is given, the cluster itself is read in
+    addition to FILEs: the one of --kubeconfig, of KUBECONFIG, of ~/.kube/config, or inside a pod without these its
+    own. The exit status is 1 if a pod fits nowhere. Nothing is changed anywhere. Pictures show the cluster before and
+    after, in the same layout.
 
     \b
     Example:
@@ -111,7 +112,7 @@ def command(
       dranode fit cluster.json my-pod.yaml --html fit.html
     """
     features = asked_features(kubernetes, feature_gates, whole_nodes=True)
-    read = _read(files, kubeconfig, context, features, named=is_given(ctx, "kubeconfig", "context"))
+    read = _read(files, kubeconfig, context, features, named=names_cluster(ctx))
     dump = read_dump(read.documents, read.kinds)
     _require_question(dump, ", ".join(read.places), every=not pods)
     with reporting() as progress:

@@ -9,7 +9,13 @@ from dranode.driver.cli.options import MACHINE, machine_option
 from dranode.driver.machine.root import Root
 from dranode.driver.plugins import load_installed
 from dranode.show.cluster_objects import ApiObjects, cluster_documents
-from dranode.show.cluster_option import NamedCluster, is_given, named_cluster
+from dranode.show.cluster_option import (
+    NamedCluster,
+    is_given,
+    kubeconfig_options,
+    named_cluster,
+    names_cluster,
+)
 from dranode.show.output import reporting, write_pictures
 from dranode.show.picture.fleet import FleetPicture
 from dranode.show.views import driver_views, machine_picture, records_root, time_now
@@ -21,14 +27,7 @@ from dranode.sim.report.picture import cluster_picture
 
 @click.command(short_help="Write one page for a browser: devices, who holds them, which pods wait and why.")
 @click.option("--before", "earlier", multiple=True, metavar="FILE", help="Compare with an earlier dump; repeatable.")
-@click.option(
-    "--kubeconfig",
-    default="",
-    metavar="FILE",
-    envvar=["DRANODE_KUBECONFIG", "KUBECONFIG"],
-    help="Read the cluster of this kubeconfig (default KUBECONFIG). Nothing is written there.",
-)
-@click.option("--context", default="", metavar="NAME", help="The context of the kubeconfig.")
+@kubeconfig_options
 @click.option(
     "--kubelet-root",
     envvar="DRANODE_KUBELET_ROOT",
@@ -70,7 +69,7 @@ def command(
       dranode report --kubeconfig ~/.kube/config --html cluster.html
     """
     features = asked_features(kubernetes, feature_gates)
-    named = is_given(ctx, "kubeconfig", "context")
+    named = names_cluster(ctx)
     if files and named:
         raise UsageError("pass either --kubeconfig or FILEs, not both")
     live = not files and (named or (bool(kubeconfig) and not is_given(ctx, MACHINE.parameter, "kubelet_root")))

@@ -112,9 +112,12 @@ def test_fit_reads_the_cluster_of_kubeconfig_unless_a_file_has_nodes(tmp_path: P
     cluster.seen.clear()
     assert json.loads(invoke(tmp_path, kubeconfig, fit, "dump.yaml", "-o", "json").stdout)["read"] == ["dump.yaml"]
     assert not cluster.seen
-    both = invoke(tmp_path, "", fit, "--kubeconfig", str(kubeconfig), "dump.yaml", "-o", "json")
-    assert both.exception is not None or json.loads(both.stdout)["read"] == [place, "dump.yaml"]
-    assert cluster.seen
+    url = f"http://127.0.0.1:{cluster.port}"
+    for words, read_place in ((("--kubeconfig", str(kubeconfig)), place), (("--server", url), url)):
+        both = invoke(tmp_path, "", fit, *words, "dump.yaml", "-o", "json")
+        assert both.exception is not None or json.loads(both.stdout)["read"] == [read_place, "dump.yaml"]
+        assert cluster.seen
+        cluster.seen.clear()
 
 
 def test_fit_reads_the_kubeconfig_at_home_as_kubectl_does(tmp_path: Path, cluster: ApiServer) -> None:
@@ -137,5 +140,16 @@ def test_report_reads_the_cluster_of_kubeconfig_unless_files_or_this_node_are_gi
     assert " of this node: 1 node" in invoke(tmp_path, kubeconfig, report, *PAGE, "--machine", "cores=2").stdout
     assert " of this node: 1 node" in invoke(tmp_path, "", report, *PAGE, "--machine", "cores=2").stdout
     assert not cluster.seen
-    refused = invoke(tmp_path, "", report, "--kubeconfig", str(kubeconfig), "dump.yaml")
-    assert "pass either --kubeconfig or FILEs, not both" in error_of(refused)
+    url = f"http://127.0.0.1:{cluster.port}"
+    assert f" of {url}: 1 node" in invoke(tmp_path, "", report, *PAGE, "--server", url).stdout
+    for words in (("--kubeconfig", str(kubeconfig)), ("--as", "jane")):
+        for command, subject in ((report, ()), (explain, ("p",))):
+            refused = error_of(invoke(tmp_path, "", command, *subject, *words, "dump.yaml"))
+            assert "--kubeconfig" in refused
+            assert "FILEs" in refused
+
+
+def test_options_that_the_account_of_a_pod_would_ignore_are_refused(tmp_path: Path) -> None:
+    in_pod = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBECONFIG": "", "HOME": str(tmp_path)}
+    done = CliRunner(env=in_pod).invoke(fit, ["--as", "jane", "pod.yaml"])
+    assert "--as changes what a kubeconfig says, and this pod has none" in error_of(done)

@@ -13,7 +13,7 @@ import click
 from dranode.api.errors import DocumentError, UsageError
 from dranode.driver.cli.options import DriverCommand, driver_options, serve_option
 from dranode.show.cluster_objects import ApiObjects, cluster_documents
-from dranode.show.cluster_option import NamedCluster, cluster_options, named_cluster
+from dranode.show.cluster_option import NamedCluster, cluster_options, named_cluster, names_cluster
 from dranode.show.output import console, emit, output_option
 from dranode.show.terminal import hanging
 from dranode.sim.cli.documents import simulated
@@ -63,6 +63,10 @@ def command(ctx: click.Context, /, subject: str, files: tuple[str, ...], output:
       dranode explain default/a --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
     """
     store = options["store"]
+    if (files or store is not None) and names_cluster(ctx):
+        raise UsageError(
+            "FILEs and --store are read instead of a cluster; leave them or --kubeconfig and --context out"
+        )
     if files:
         _explain_dump(ctx, subject, files, output, options)
         return
