@@ -281,9 +281,14 @@ def options_behind(words: list[str]) -> list[str]:
     options = (option for option in claims.params if isinstance(option, click.Option))
     takes_value = {name: not option.is_flag for option in options for name in option.opts}
     count = 0
-    while count < len(words) and (name := words[count].partition("=")[0]) in takes_value:
-        count += 2 if takes_value[name] and "=" not in words[count] else 1
-    return [*words[count : count + 1], *words[:count], *words[count + 1 :]]
+    while count < len(words):
+        name, equals, _ = words[count].partition("=")
+        if name not in takes_value and name[:2] not in takes_value:  # the second for -nNAME
+            break
+        count += 2 if takes_value.get(name) and not equals else 1
+    after = words[count:]
+    # Without a command, click would report the options as unknown, which would also hide --help.
+    return after if not after or after[0].startswith("-") else [after[0], *words[:count], *after[1:]]
 
 
 def candidates(words: list[str]) -> Iterator[str]:

@@ -263,7 +263,9 @@ def test_a_pool_with_missing_slices_is_reported(cluster: PodCluster, kubectl: An
         ("--context prod --kubeconfig=f -n x claims a -A", "claims --context prod --kubeconfig=f -n x a -A"),
         ("-s x --insecure-skip-tls-verify --as=j nodes", "nodes -s x --insecure-skip-tls-verify --as=j"),
         ("claims -n x", "claims -n x"),
-        ("--context", "--context"),
+        ("-nx -A claims", "claims -nx -A"),
+        ("--context prod --help", "--help"),
+        ("--context", ""),
     ],
 )
 def test_kubectls_options_may_stand_before_the_command(written: str, read: str) -> None:
