@@ -30,6 +30,8 @@ _INFO: Final = "KUBERNETES_EXEC_INFO"
 _MODES: Final = ("Never", "IfAvailable", "Always")
 # How much of the program's error output goes into an error, in characters.
 _LAST_WORDS: Final = 400
+# The most that the program may print, in bytes. A certificate with its chain and key has a few thousand.
+_MOST_OUTPUT: Final = 1 << 20
 # How long to wait for the rest of its outputs after the program has ended, in seconds.
 _LAST_SECONDS: Final = 1.0
 
@@ -171,6 +173,8 @@ class ExecCredentials:
             ) from error
         if killed.is_set():
             raise self._wrong(f"it took more than {self._seconds:.0f} s")
+        if len(printed) > _MOST_OUTPUT:
+            raise self._wrong(f"it printed more than {_MOST_OUTPUT >> 10} KiB")
         if process.returncode:
             words = " ".join(error_output.decode(errors="replace").split())[-_LAST_WORDS:]
             raise UnreachableError(
@@ -239,6 +243,8 @@ def _read(output: IO[bytes] | None, kept: bytearray, passed_on: bool) -> None:  
     with contextlib.suppress(OSError, ValueError):
         while output is not None and (piece := output.read(1024)):
             kept += piece
+            if not passed_on and len(kept) > _MOST_OUTPUT:
+                output.close()  # a program that goes on writing gets SIGPIPE
             if passed_on:
                 # Only the end is kept, since that is where a program usually says why it failed.
                 del kept[: -2 * _LAST_WORDS]
