@@ -276,8 +276,14 @@ def _cluster_information(cluster: ConfigCluster) -> dict[str, Any]:
 
 
 def _as_another(user: ConfigUser) -> Iterator[tuple[str, str]]:
-    """Yield the headers of impersonation, if the file asks for it."""
+    """Yield the headers of impersonation, if the file or an option asks for it.
+
+    Raises:
+        DocumentError: groups or a UID are given without a user, which client-go refuses, too.
+    """
     if not user.as_:
+        if user.as_uid or user.as_groups or user.as_user_extra:
+            raise DocumentError("as-uid, as-groups and as-user-extra need as, the user to impersonate (--as)")
         return
     yield "Impersonate-User", user.as_
     if user.as_uid:

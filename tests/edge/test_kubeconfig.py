@@ -126,6 +126,8 @@ def test_impersonation_has_a_header_for_every_group(tmp_path: Path) -> None:
     assert seen.last("Impersonate-Uid") == ["7"]
     assert seen.last("Impersonate-Group") == ["dev", "ops"]
     assert seen.last("Impersonate-Extra-example.com%2Fscopes") == ["view"]
+    with pytest.raises(ApiError, match="need as, the user to impersonate"):
+        get(write_kubeconfig(tmp_path, 1, {name: user[name] for name in user if name != "as"}))
 
 
 def test_kubectls_options_for_the_connection_replace_what_the_context_has(
@@ -286,6 +288,7 @@ def test_a_token_in_the_kubeconfig_has_precedence_over_a_program(tmp_path: Path)
     [
         ("sys.exit(3)", {}, "ended with exit status 3"),
         ("print('hello')", {}, "it printed no ExecCredential"),
+        ("while True: print('hello')", {}, "it printed more than 1024 KiB"),
         (given({}), {}, "neither a token nor a certificate"),
         (given({"clientKeyData": "k"}), {}, "only one of certificate and key"),
         (given({"token": "t"}, "client.authentication.k8s.io/v1beta1"), {}, "it is to print .*/v1, and printed"),
