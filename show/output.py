@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -118,7 +119,9 @@ def _cursor_shown_at_a_signal(screen: Console) -> Iterator[None]:
 
     def end(number: int, frame: object) -> None:
         del frame
-        screen.show_cursor()
+        if screen.is_terminal and not screen.is_dumb_terminal:
+            # `show_cursor` would write nothing if the signal came while this thread fills the console's buffer.
+            os.write(screen.file.fileno(), b"\x1b[?25h")
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 
