@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import takewhile
@@ -185,6 +186,10 @@ def _nodes(root: Root) -> list[PlacedNode]:
     except MachineError as error:
         click.echo(f"dranode: the NUMA nodes are unknown: {error}", err=True)
         return []
+    # Damaged files may list CPUs that do not exist. If it is unknown which exist, the CPU driver's error says so.
+    with contextlib.suppress(MachineError):
+        online = read_topology(root).online
+        cpus = {number: listed & online for number, listed in cpus.items()}
     numbers = sorted({*cpus, *memory})
     if not numbers:
         click.echo(f"dranode: it is unknown where CPUs and memory are: {_NO_NODES}", err=True)

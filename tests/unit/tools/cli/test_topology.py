@@ -112,6 +112,13 @@ def test_the_json_says_that_nothing_is_known_about_cpus(machine: str) -> None:
     assert (document["cpus"], document["numa"], document["holders"]) == (None, None, {})
 
 
+def test_links_show_only_cpus_that_exist(tmp_path: Path) -> None:
+    run("machine", "copy", "--machine", "cores=2", str(tmp_path / "odd"))
+    (tmp_path / "odd/sys/devices/system/node/node0/cpulist").write_text("0-1,900\n")
+    document = json.loads(run("topology", "--links", "--machine", str(tmp_path / "odd"), "-o", "json").stdout)
+    assert [node["cpus"] for node in document["numaNodes"]] == ["0-1"]
+
+
 def test_pictures_of_the_machine_are_written(machine: str, tmp_path: Path) -> None:
     done = run("topology", "--machine", machine, "--html", str(tmp_path / "n.html"), "--svg", str(tmp_path / "n.svg"))
     assert done.exit_code == 0
