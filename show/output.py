@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
@@ -175,8 +176,14 @@ def _write_picture(path: str | None, draw: Callable[[], str]) -> None:
         try:
             beside.write_text(text, encoding="utf-8")
             beside.replace(place)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # Perhaps only the file itself may be written, as one that is mounted into a container.
+            place.write_text(text, encoding="utf-8")
         finally:
-            beside.unlink(missing_ok=True)
+            with suppress(OSError):
+                beside.unlink()
     except OSError as error:
         raise DranodeError(f"the picture {path} cannot be written: {error.strerror}") from error
 

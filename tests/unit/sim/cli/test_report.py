@@ -91,6 +91,12 @@ def test_an_unreadable_file_is_named(tmp_path: Path, arguments: list[str], error
     assert not (tmp_path / "report.html").exists()
 
 
+def test_a_page_is_written_where_no_other_file_can_be_written(tmp_path: Path) -> None:
+    page = tmp_path / ("p" * 250 + ".html")  # a name with anything added is too long
+    assert CliRunner().invoke(command, ["--machine", "cores=1", "--html", str(page)]).exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == [page.name]
+
+
 def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, ["--machine", "cores=1", "--html", str(tmp_path / "no" / "report.html")])
     assert isinstance(done.exception, DranodeError)
