@@ -478,7 +478,12 @@ class NodeClaims:
             self.store.refuse_damaged(ref)
             return decide_claim(ref, claim, record, given)
         except ClaimConflictError as error:
-            return Conflict(str(error))
+            # A claim that was recreated has the name of the one that it waits for.
+            others = [
+                f"; the claim {each} on record is another one, with UID {each.uid}"
+                for each in given.held.namesakes(ref)
+            ]
+            return Conflict(f"{error}{''.join(others)}")
         except DranodeError as error:
             return Refused(str(error))
         except Exception as error:

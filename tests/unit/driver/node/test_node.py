@@ -100,15 +100,19 @@ def test_unprepare_of_an_unknown_claim_succeeds(tmp_path: Path) -> None:
     assert opened(tmp_path).unprepare((ref,)) == {"uid-x": None}
 
 
-def test_a_device_that_another_claim_holds_is_refused_with_both_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "told"), [("b", "once that one is unprepared"), ("a", "on record is another one, with UID 1")]
+)
+def test_a_device_that_another_claim_holds_is_refused_with_both_named(tmp_path: Path, name: str, told: str) -> None:
     clock = iter(range(0, 1000, 3))
     node = opened(tmp_path, clock=lambda: float(next(clock)))
-    first, second = allocated_claim("a", LAMPS, ["lamp-1"]), allocated_claim("b", LAMPS, ["lamp-1"])
+    first, second = allocated_claim("a", LAMPS, ["lamp-1"], uid="1"), allocated_claim(name, LAMPS, ["lamp-1"], uid="2")
     prepare(node, first)
-    refused = prepare(node, second)["b"]
+    refused = prepare(node, second)[name]
     assert isinstance(refused, Conflict)
-    assert 'claim default/b was allocated device "lamp-1", which claim default/a still holds' in str(refused)
-    assert [record.name for record in node.records()] == ["a"]
+    assert f'claim default/{name} was allocated device "lamp-1", which claim default/a still holds' in str(refused)
+    assert refused.reason.endswith(told)
+    assert [record.uid for record in node.records()] == ["1"]
 
 
 def test_claims_of_one_call_see_each_other(tmp_path: Path) -> None:
