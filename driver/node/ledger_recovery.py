@@ -1,6 +1,6 @@
 """Keeps the ledger's copy up to date, and rebuilds a lost ledger from the copy, its own rows and the CDI specs.
 
-What follows from the sources that are left is decided by `salvaged` and its neighbors in `driver/claims/record.py`.
+What follows from the sources that are left is decided by `salvaged` and its neighbors in `driver/node/lost_ledger.py`.
 """
 
 import logging
