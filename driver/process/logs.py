@@ -119,18 +119,32 @@ class _StandardError(logging.StreamHandler[Any]):
         self._poll = select.poll()
         self._poll.register(sys.stderr, select.POLLOUT)
         self._lost = 0
+        self._torn = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the line for a record, after a line that says how many were dropped before it."""
-        # A pipe is writable if it has room for a page, and a line of ours is shorter.
-        if not self._poll.poll(0 if self._lost else _READER_MILLISECONDS):
-            self._lost += 1
-            return
-        if self._lost:
-            text = "lines=%d of the log are lost, because standard error was not read"
-            super().emit(logging.LogRecord(__name__, logging.WARNING, "", 0, text, (self._lost,), None))
-            self._lost = 0
-        super().emit(record)
+        text = "lines=%d of the log are lost, because standard error was not read"
+        lost = logging.LogRecord(__name__, logging.WARNING, "", 0, text, (self._lost,), None)
+        try:
+            if self._lost and self._is_written(lost):
+                self._lost = 0
+            if self._lost or not self._is_written(record):
+                self._lost += 1
+        except Exception:  # noqa: BLE001 - as in every handler: a line that cannot be written fails no call
+            self.handleError(record)
+
+    def _is_written(self, record: logging.LogRecord) -> bool:
+        """Write a line, or a part of it if the reader stops; the next line does not continue it."""
+        line = ("\n" * self._torn + self.format(record) + self.terminator).encode(errors="backslashreplace")
+        left = line
+        while left:
+            # A pipe that is writable has room for PIPE_BUF bytes. A traceback may be longer.
+            if not self._poll.poll(0 if self._lost else _READER_MILLISECONDS):
+                self._torn = self._torn or left != line
+                return False
+            left = left[os.write(self.stream.fileno(), left[: select.PIPE_BUF]) :]
+        self._torn = False
+        return True
 
 
 def set_up(log_format: str, verbosity: int) -> None:
