@@ -164,8 +164,16 @@ class _Asked(msgspec.Struct, frozen=True):
         return self.settings.memory_limit or consumed(self.allocated, "memory")
 
 
-def grant_gpus(claim: AllocatedClaim, held: Held, inventory: GPUInventory) -> ClaimGrant:
+def grant_gpus(
+    claim: AllocatedClaim, held: Held, inventory: GPUInventory, drivers: Mapping[str, str | None]
+) -> ClaimGrant:
     """Decide what the claim gets; the framework has checked that its devices are in the inventory.
+
+    Args:
+        claim: the claim.
+        held: what other claims hold.
+        inventory: the machine's GPUs. It may have been read while an earlier claim had one of them on `vfio-pci`.
+        drivers: the present driver of each function of the claim's GPUs, by address.
 
     Raises:
         ClaimConflictError: another claim holds a device with parts of the same GPU.
@@ -183,7 +191,7 @@ def grant_gpus(claim: AllocatedClaim, held: Held, inventory: GPUInventory) -> Cl
             _check_group(claim.ref, asked, held, inventory)
     _check_parts(claim.ref, asks, inventory)
     _check_visibility(claim.ref, asks)
-    return ClaimGrant(grants=tuple(_grant(asked, asks) for asked in asks))
+    return ClaimGrant(grants=tuple(_grant(asked, asks, drivers) for asked in asks))
 
 
 def consumed(allocated: AllocatedResult, capacity: str) -> Quantity | None:
@@ -191,7 +199,7 @@ def consumed(allocated: AllocatedResult, capacity: str) -> Quantity | None:
     return named_value(allocated.result.consumed_capacity, capacity, allocated.result.driver)
 
 
-def _grant(asked: _Asked, asks: Sequence[_Asked]) -> Grant:
+def _grant(asked: _Asked, asks: Sequence[_Asked], drivers: Mapping[str, str | None]) -> Grant:
     result = asked.allocated.result
     admin = bool(result.admin_access)
     takes = asked.settings.mode is GPUMode.VFIO and not admin
@@ -202,7 +210,7 @@ def _grant(asked: _Asked, asks: Sequence[_Asked]) -> Grant:
         partition=asked.gpu.partition,
         division=asked.gpu.division,
         parent=asked.gpu.parent if asked.gpu.kind is GPUKind.VF else None,
-        homes=tuple(Home(address=function.address, driver=function.driver or "") for function in asked.gpu.functions)
+        homes=tuple(Home(address=each.address, driver=drivers[each.address] or "") for each in asked.gpu.functions)
         if takes
         else (),
     )

@@ -32,7 +32,7 @@ from dranode.gpu.inventory import ADDRESS, GPUInventory
 from dranode.gpu.nvml import NVML, open_nvml
 from dranode.gpu.proc import nvidia_gpus
 from dranode.gpu.scan import scan
-from dranode.gpu.sysfs import GPU_CLASSES, aer_counts
+from dranode.gpu.sysfs import GPU_CLASSES, aer_counts, pci_function
 
 
 def group_of(path: str) -> int | None:
@@ -122,7 +122,10 @@ class GPUPlugin(Plugin, Configures):
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         """Decide which GPUs a claim gets, in which mode, and with which variables."""
-        return grant_gpus(claim, held, inventory.hardware)
+        gpus = (inventory.hardware.by_name[allocated.result.device] for allocated in claim.results)
+        addresses = (function.address for gpu in gpus for function in gpu.functions)
+        drivers = {address: pci_function(self._root, address).driver for address in addresses}
+        return grant_gpus(claim, held, inventory.hardware, drivers)
 
     def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
         """Add device nodes with their present numbers, group ids and NVIDIA's libraries."""

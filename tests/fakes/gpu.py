@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dranode.api.cpuset import CPUSet
+from dranode.driver.machine.root import link_name
 from dranode.sim.machines.confined import ConfinedRoot
 from dranode.sim.machines.tree import DeviceFile, Link, TreeEntry, TreeFiles, leaves
 
@@ -93,6 +94,10 @@ class Machine:
     def fail(self, path: str, number: int = errno.EPERM) -> None:
         """Make a file unreadable; a link fails by its own path in `failures`."""
         self.failures[self.root().resolve(path)] = number
+
+    def bound(self, address: str) -> str | None:
+        """The driver to which a function is bound."""
+        return link_name(self.root(), f"{DEVICES}/{address}/driver")
 
     def root(self) -> ConfinedRoot:
         """The machine's files; later changes are visible too."""

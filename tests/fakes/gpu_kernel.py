@@ -53,14 +53,8 @@ class Kernel(ConfinedRoot):
         elif name == "drivers_probe":
             self._bind(self._last_driver.get(content, ""), content)
 
-    def _driver(self, address: str) -> str | None:
-        try:
-            return self.machine.root().readlink(f"{DEVICES}/{address}/driver").rpartition("/")[2]
-        except OSError:
-            return None
-
     def _unbind(self, driver: str, address: str) -> None:
-        if self._driver(address) != driver:
+        if self.machine.bound(address) != driver:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         folder = self.machine.root().resolve(f"{DEVICES}/{address}")
         self.machine.remove(f"{folder}/driver")
@@ -75,7 +69,7 @@ class Kernel(ConfinedRoot):
         root = self.machine.root()
         override = root.read_bytes(f"{DEVICES}/{address}/driver_override").decode().strip()
         matches = override == driver or (override == "(null)" and not driver.endswith("vfio-pci"))
-        if not matches or driver in self.refuse or self._driver(address) or not root.exists(f"{DRIVERS}/{driver}"):
+        if not (matches and root.exists(f"{DRIVERS}/{driver}")) or driver in self.refuse or self.machine.bound(address):
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         self.machine.bind(address, driver)
         if driver.endswith("vfio-pci"):

@@ -107,7 +107,7 @@ def test_gpus_of_one_iommu_group_are_not_given_to_two_virtual_machines(group: in
         asked = AllocatedClaim(
             ClaimRef("team", "vm", "uid-vm"), tuple(AllocatedResult(each, (config,)) for each in results)
         )
-        grant_gpus(asked, held, gpus)
+        grant_gpus(asked, held, gpus, dict.fromkeys(("0000:01:00.0", "0000:02:00.0"), "vfio-pci"))
 
     first, second = (gpu.name for gpu in gpus.gpus)
     give(first, second, held=Held())

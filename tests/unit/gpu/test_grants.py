@@ -36,8 +36,9 @@ def give(
     held: Held | None = None,
 ) -> ClaimGrant:
     inventory = machine if isinstance(machine, GPUInventory) else scan(machine.root())
+    drivers = {function.address: function.driver for gpu in inventory.gpus for function in gpu.functions}
     claim = AllocatedClaim(MINE, tuple(AllocatedResult(each, configs) for each in results))
-    return grant_gpus(claim, held or Held(), inventory)
+    return grant_gpus(claim, held or Held(), inventory, drivers)
 
 
 def holds(device: str, state: Any = None, *, whole: bool = True) -> Held:

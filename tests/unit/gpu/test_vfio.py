@@ -22,13 +22,7 @@ AWAY = {GPU: "vfio-pci", SOUND: "vfio-pci"}
 
 
 def drivers(machine: Machine) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for address in (GPU, SOUND):
-        try:
-            found[address] = machine.root().readlink(f"{DEVICES}/{address}/driver").rpartition("/")[2]
-        except OSError:
-            found[address] = None
-    return found
+    return {address: machine.bound(address) for address in (GPU, SOUND)}
 
 
 def overrides(machine: Machine) -> set[str]:
