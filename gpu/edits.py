@@ -454,9 +454,9 @@ def _target(root: Root, path: str) -> str | None:
     """Return the target of a link, empty for any other file; None if there is no file."""
     try:
         return root.readlink(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            return None
         if error.errno == errno.EINVAL:
             return ""
         raise MachineError(f"/{path} cannot be read: {error.strerror}") from error

@@ -23,26 +23,31 @@ class HostRoot:
     def __init__(self, prefix: str = "/") -> None:
         self._prefix = prefix.rstrip("/")
 
+    def _place(self, path: str) -> str:
+        if "\0" in path:  # from a damaged file; Python would raise a ValueError
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return f"{self._prefix}/{path}"
+
     def read_bytes(self, path: str) -> bytes:
-        return read_regular(f"{self._prefix}/{path}")
+        return read_regular(self._place(path))
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(os.listdir(f"{self._prefix}/{path}"))  # noqa: PTH208 - names alone, without an object for each
+        return sorted(os.listdir(self._place(path)))  # noqa: PTH208 - names alone, without an object for each
 
     def readlink(self, path: str) -> str:
-        return os.readlink(f"{self._prefix}/{path}")  # noqa: PTH115 - the target as written; Path would normalize it
+        return os.readlink(self._place(path))  # noqa: PTH115 - the target as written; Path would normalize it
 
     def resolve(self, path: str) -> str:
-        return os.path.realpath(f"{self._prefix}/{path}", strict=True)[len(self._prefix) + 1 :]
+        return os.path.realpath(self._place(path), strict=True)[len(self._prefix) + 1 :]
 
     def exists(self, path: str) -> bool:
         return os.path.exists(f"{self._prefix}/{path}")  # noqa: PTH110 - asked for every device; Path costs more than the call
 
     def device_number(self, path: str) -> tuple[str, int, int]:
-        return _device(f"{self._prefix}/{path}")
+        return _device(self._place(path))
 
     def write(self, path: str, content: str) -> None:
-        place = f"{self._prefix}/{path}"
+        place = self._place(path)
         try:
             handle = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
         except PermissionError as error:

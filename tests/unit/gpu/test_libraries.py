@@ -1,10 +1,12 @@
 import errno
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dranode.api.errors import MachineError
+from dranode.driver.machine.folder import HostRoot
 from dranode.gpu.config import GPUMode
 from dranode.gpu.edits import user_space
 from dranode.gpu.plugin import GPUPlugin
@@ -139,6 +141,12 @@ def test_libraries_are_found_in_the_folders_of_driver_containers_and_distributio
     machine.put(place, b"")
     added = {target for target in mounted(machine, GPUMode.GRAPHICS) if target not in before}
     assert (f"/{path}" in added) if path is not None else not added
+
+
+def test_a_damaged_list_of_folders_hides_no_library(tmp_path: Path) -> None:
+    machine = with_libraries()
+    machine.put("etc/ld.so.conf", f"/a\0b\n/{'c' * 5000}\n")
+    assert user_space(HostRoot(str(machine.write(tmp_path))), ADDRESS, GPUMode.COMPUTE).mounts
 
 
 def test_libraries_are_also_where_those_of_a_package_store_refer_to_them() -> None:
