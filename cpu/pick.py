@@ -1,7 +1,8 @@
 """Picks the CPUs for a request: one pure function from a topology and the free CPUs to a pick.
 
 The pick consists of candidates only and depends only on the arguments. The functions for packed picks and for
-`l3: require` are in `pick_packed`; those for spread picks and for picks over NUMA nodes are here. The policies combine:
+`l3: require` are in `pick_packed`, those for the other policies in `pick_spread` and `pick_distributed`. The policies
+combine:
 
 - `order: untouched-first`, the default, takes threads of cores that other claims use only if the other cores have too
   few. It completes a core that the same claim uses before it takes another one, and a packed pick is in as few
@@ -18,204 +19,21 @@ The pick consists of candidates only and depends only on the arguments. The func
 - `numa-distributed` ignores caches unless they are required.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
-from itertools import accumulate, chain, combinations, zip_longest
-from math import comb, floor, lcm, sqrt
-from operator import itemgetter, or_
-from typing import Final, TypeVar
+from itertools import accumulate
+from math import lcm
+from operator import or_
 
 import msgspec
 
 from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.api.errors import ClaimError, UsageError
 from dranode.cpu.options import L3, Order, PickPolicy, Threads
-from dranode.cpu.pick_packed import (
-    Caches,
-    CoreSizes,
-    Sum,
-    l3_order,
-    most,
-    numa_order,
-    packed,
-    required,
-    subset_of,
-    sums,
-)
+from dranode.cpu.pick_distributed import distributed
+from dranode.cpu.pick_packed import Caches, CoreSizes, fewest, packed, required, subset_of, sums
+from dranode.cpu.pick_spread import spread, spread_within_caches
 from dranode.cpu.topology import CPUGroups, Topology
-
-T = TypeVar("T")
-
-# NUMA-distributed picks (KEP-2902): the same number of CPUs from every NUMA node that is needed. They use the smallest
-# number of nodes over which the count can be divided evenly in steps of a group size, and of the possible node sets,
-# those of one package first, the one that leaves the most similar numbers of free CPUs on all nodes. The answers are
-# those of dra-driver-cpu's `takeByTopologyNUMADistributed`, except for four defects of the original: it takes nodes of
-# several packages where one has enough, its loop over sets of four and more nodes can overwrite the best set, it never
-# ends if no node can take the remainder in whole steps, and its search grows with 4 to the power of the nodes. Here the
-# first best set wins, such remainders are skipped, and if there are more than `SEARCH_LIMIT` possibilities (beyond
-# about eight nodes) the nodes with the most free CPUs are taken, which is the most even answer except for ties and
-# rounding.
-
-SEARCH_LIMIT: Final = 1 << 15
-
-
-class _Nodes(msgspec.Struct, frozen=True):
-    """NUMA nodes with free CPUs, in NUMA order.
-
-    Attributes:
-        free: free CPUs of every node.
-        step: CPUs are handed out in multiples of this.
-    """
-
-    free: tuple[int, ...]
-    step: int
-
-    def squares(self, taken: Sequence[int]) -> int:
-        """Return the sum of the squares of the CPUs left if this many are taken; it grows with the deviation."""
-        return sum([(free - count) ** 2 for free, count in zip(self.free, taken, strict=True)])
-
-    def deviation(self, squares: int, count: int) -> int:
-        """Return the standard deviation of the CPUs left, in thousandths, if `count` CPUs are taken."""
-        number = len(self.free)
-        left = sum(self.free) - count
-        mean = _rounded(1000 * left / number)
-        return _rounded(sqrt((1000000 * squares - 2000 * mean * left + number * mean**2) / number))
-
-
-# The number of CPUs that each node gives.
-_Shares = tuple[int, ...]
-
-
-def distributed(groups: CPUGroups, candidates: int, count: int, step: int, *, whole: bool = False) -> int:
-    """Return the mask of `count` of the candidates, divided evenly over NUMA nodes in multiples of `step`.
-
-    They are packed, regardless of L3 caches, if `count` is not a multiple of `step` or cannot be divided. With `whole`
-    the candidates are whole cores, as for `packed`, and `step` is a multiple of the threads of every core.
-
-    Args:
-        groups: the machine's groups, as masks.
-        candidates: the CPUs to choose from, as a mask; at least `count`.
-        count: how many CPUs.
-        step: the group size in CPUs, 1 or more.
-        whole: whether only whole cores are taken.
-    """
-    if count > 0 and count % step == 0:
-        order = numa_order(groups, candidates)
-        nodes = [groups.numa[index] & candidates for index in order]
-        packages = () if groups.numa_on_top or len(groups.packages) == 1 else groups.packages
-        machine, *inside = (
-            _Nodes(tuple((node & place).bit_count() for node in nodes), step) for place in (-1, *packages)
-        )
-        shares = _shares(machine, inside, count, _fewest_nodes(groups, count, step))
-        if shares is not None:
-            taken = _take(groups, candidates, zip(order, shares, strict=True), step, whole=whole)
-            if taken.bit_count() == count:
-                return taken
-    return packed(groups, candidates, count, prefer_l3=False, whole=whole)
-
-
-def _fewest_nodes(groups: CPUGroups, count: int, step: int) -> int:
-    """Return how many nodes of average size the count needs."""
-    steps = -(-sum(map(int.bit_count, groups.numa)) // step)
-    steps_per_node = -(-steps // len(groups.numa))
-    return -(-(count // step) // steps_per_node)
-
-
-def _shares(machine: _Nodes, packages: Iterable[_Nodes], count: int, fewest: int) -> _Shares | None:
-    """Return what each node gives, using the fewest nodes, of one package if possible; None if it cannot be divided.
-
-    Args:
-        machine: all nodes.
-        packages: the same nodes for each package, with 0 CPUs free in those of other packages.
-        count: how many CPUs.
-        fewest: with how many nodes to begin.
-    """
-    packages = tuple(packages)
-    for size in range(fewest, min(count // machine.step, len(machine.free)) + 1):
-        even = count // size // machine.step * machine.step
-        rest = count - even * size
-        ways = comb(len(machine.free), size) * (1 << size if rest else 1)
-        best = _most_even if ways <= SEARCH_LIMIT else _most_free
-        # A single node is in one package anyway.
-        inside = [best(nodes, size, even, rest) for nodes in packages] if size > 1 else []
-        shares = min(filter(None, inside), key=machine.squares, default=None) or best(machine, size, even, rest)
-        if shares is not None:
-            return shares
-    return None
-
-
-def _most_even(nodes: _Nodes, size: int, even: int, rest: int) -> _Shares | None:
-    """Return the shares on those `size` nodes that leave all nodes most alike; the first of equal sets."""
-    best: _Shares | None = None
-    best_squares = best_deviation = 0
-    for chosen in combinations(range(len(nodes.free)), size):
-        if best is not None and best_deviation == 0:
-            break
-        if any(nodes.free[node] < even for node in chosen):
-            continue
-        shares = [even if node in chosen else 0 for node in range(len(nodes.free))]
-        for candidate in _with_rest(nodes, shares, chosen, rest):
-            squares = nodes.squares(candidate)
-            # The sum of what is left is the same for all, so fewer squares are needed to deviate less.
-            if best is None or squares < best_squares:
-                deviation = nodes.deviation(squares, even * size + rest)
-                if best is None or deviation < best_deviation:
-                    best, best_squares, best_deviation = candidate, squares, deviation
-    return best
-
-
-def _with_rest(nodes: _Nodes, shares: Sequence[int], chosen: Sequence[int], rest: int) -> Iterator[_Shares]:
-    """Yield every way to divide the rest step by step, in turn, among some of the chosen nodes; most nodes first."""
-    if not rest:
-        yield tuple(shares)
-        return
-    takers = [node for node in chosen if nodes.free[node] - shares[node] >= nodes.step]
-    for number in range(len(takers), 0, -1):
-        for subset in combinations(takers, number):
-            if sum((nodes.free[node] - shares[node]) // nodes.step for node in subset) * nodes.step >= rest:
-                yield _in_turn(nodes, list(shares), subset, rest)
-
-
-def _in_turn(nodes: _Nodes, shares: list[int], takers: Sequence[int], rest: int) -> _Shares:
-    while rest:
-        for node in takers:
-            if rest and nodes.free[node] - shares[node] >= nodes.step:
-                shares[node] += nodes.step
-                rest -= nodes.step
-    return tuple(shares)
-
-
-def _most_free(nodes: _Nodes, size: int, even: int, rest: int) -> _Shares | None:
-    """Return the shares on the `size` nodes with the most free CPUs; the rest comes from those with the most left."""
-    chosen = sorted(range(len(nodes.free)), key=lambda node: -nodes.free[node])[:size]
-    shares = [0] * len(nodes.free)
-    for node in chosen:
-        shares[node] = even
-    for _ in range(rest // nodes.step):
-        node = max(chosen, key=lambda node: nodes.free[node] - shares[node])
-        shares[node] += nodes.step
-    enough = all(share <= free for share, free in zip(shares, nodes.free, strict=True))
-    return tuple(shares) if enough else None
-
-
-def _take(groups: CPUGroups, candidates: int, shares: Iterable[tuple[int, int]], step: int, *, whole: bool) -> int:
-    """Return the mask of these numbers of CPUs of these NUMA nodes; 0 if whole cores cannot make one of the numbers."""
-    shares = [(index, share) for index, share in shares if share]
-    even = min(share for _, share in shares) // step * step
-    taken = 0
-    for index, share in shares:
-        # The even part first, then one step at a time, because a larger part could be packed onto other cores.
-        for part in (even, *[step] * ((share - even) // step)):
-            free = groups.numa[index] & candidates & ~taken
-            if whole and not CoreSizes.of(groups.cores, free).can_make(part):
-                return 0
-            taken |= packed(groups, free, part, prefer_l3=False, whole=whole)
-    return taken
-
-
-def _rounded(value: float) -> int:
-    return floor(value + 0.5)
 
 
 class Pick(msgspec.Struct, frozen=True):
@@ -406,7 +224,7 @@ def _together(groups: CPUGroups, free: int, held: int, wishes: _Wishes) -> int:
 def _in_fewest(groups: CPUGroups, masks: Sequence[int], free: int, count: int, wishes: _Wishes) -> Iterator[int]:
     """Yield the candidates in the fewest places with enough: with a small one for the rest, and in the largest ones."""
     places = [_candidates(groups, CPUSet.of_mask(mask & free), whole=wishes.whole) for mask in masks]
-    for ordered in (_fewest(places, count, int.bit_count), sorted(places, key=int.bit_count, reverse=True)):
+    for ordered in (fewest(places, count, int.bit_count), sorted(places, key=int.bit_count, reverse=True)):
         yield next((near for near in accumulate(ordered, or_) if near.bit_count() >= count), 0)
 
 
@@ -485,148 +303,3 @@ def _refusal(groups: CPUGroups, free: CPUSet, count: int, caches: Caches | None,
     # The list of CPUs comes last, because Events cut long messages.
     listed = f" (free: {free})" if free else ""
     return PickError(f"cannot give {cpus}{where}{keep}: {have}; {advice}{listed}", fits)
-
-
-# Spread picks: on as many physical cores as possible, then under as few or as many L3 caches as the request asks for.
-#
-# A second thread of a core is taken only when every core gives one. Among equally good cores, `l3: prefer` takes those
-# under the fewest L3 caches and `l3: ignore` those under the most; `l3: require` keeps to caches (`required`). The CPUs
-# that the claim already has count: its next CPUs come from other cores.
-#
-# dra-driver-cpu's order for this policy, which takes free nodes, packages and caches first, is in `pick_packed`.
-
-
-def spread(
-    groups: CPUGroups, candidates: int, count: int, *, own: int, few_caches: bool, whole: bool = False
-) -> int | None:
-    """Return the mask of `count` of the candidates on as many cores as possible; None if they cannot give that count.
-
-    Args:
-        groups: the machine's groups, as masks.
-        candidates: the CPUs to choose from, as a mask; with `whole` they are whole cores.
-        count: how many CPUs.
-        own: the CPUs that count as picked already.
-        few_caches: whether to use as few L3 caches as possible, rather than as many.
-        whole: whether only whole cores are taken.
-    """
-    if whole:
-        return _spread_whole(groups, candidates, count, own, few_caches=few_caches)
-    if count > candidates.bit_count():
-        return None
-    taken = 0
-    while missing := count - taken.bit_count():
-        # One thread of every core that has one left, before any gives another.
-        cores = _spread_in_turn(groups, candidates & ~taken, missing, own | taken, few_caches=few_caches)
-        for core in cores[:missing]:
-            taken |= core & -core
-    return taken
-
-
-def spread_within_caches(groups: CPUGroups, caches: Caches, count: int, *, own: int, whole: bool) -> int | None:
-    """Return the mask of `count` candidates that keeps to L3 caches, on as many cores as possible; None if impossible.
-
-    `caches` are those of the candidates, made with the same `whole`.
-    """
-    if not caches.counts() >> count & 1:
-        return None
-    if count <= caches.largest:
-        given = [_cores_given(groups, mask, whole=whole).get(count, -1) for mask in caches.free]
-        entire: Sequence[int] = ()
-        cache, size = caches.free[given.index(max(given))], count
-    else:
-        split = _split(groups, caches, count, whole=whole)
-        if split is None:
-            return None
-        entire, cache, size = split
-    part = spread(groups, cache, size, own=own, few_caches=True, whole=whole) if size else 0
-    return None if part is None else sum(entire) | part
-
-
-def _split(groups: CPUGroups, caches: Caches, count: int, *, whole: bool) -> tuple[Sequence[int], int, int] | None:
-    """Return the caches to take whole, the candidates of the one that gives a part, and that part's size.
-
-    The result has the most cores, and among equal ones the smallest part. It is None if the kernel puts one core under
-    several caches and no cache has all of it.
-    """
-    kinds = {mask: (mask.bit_count(), _number_of_cores(groups, mask)) for mask in caches.entire}
-    everything = Counter(kinds.values())
-    options: list[tuple[tuple[int, int], Sum, int]] = []
-    # Caches are alike in a few ways only.
-    sums_without = {kind: most(everything - Counter((kind,)), count) for kind in {*everything, (0, 0)}}
-    for cache in (0, *caches.free):
-        others = sums_without[kinds.get(cache, (0, 0))]
-        for size, cores in _cores_given(groups, cache, whole=whole).items():
-            if count - size in others:
-                options.append(((others[count - size].worth + cores, -size), others[count - size], cache))
-    if not options:
-        return None
-    (_, size), chosen, cache = max(options, key=itemgetter(0))
-    numbers = Counter(chosen.numbers)
-    entire = []
-    for mask, kind in kinds.items():
-        if mask != cache and numbers[kind]:
-            numbers[kind] -= 1
-            entire.append(mask)
-    return entire, cache, -size
-
-
-def _cores_given(groups: CPUGroups, cache: int, *, whole: bool) -> Mapping[int, int]:
-    """Return on how many cores the candidates of a cache can give each count."""
-    if whole:
-        sizes = CoreSizes.of(groups.cores, cache).sizes
-        totals = most({(size, 1): number for size, number in sizes.items()}, cache.bit_count())
-        return {total: chosen.worth for total, chosen in totals.items()}
-    cores = _number_of_cores(groups, cache)
-    return {size: min(size, cores) for size in range(cache.bit_count() + 1)}
-
-
-def _number_of_cores(groups: CPUGroups, mask: int) -> int:
-    return sum([1 for core in groups.cores if core & mask])
-
-
-def _spread_whole(groups: CPUGroups, candidates: int, count: int, own: int, *, few_caches: bool) -> int | None:
-    sizes = CoreSizes.of(groups.cores, candidates).sizes
-    chosen = most({(size, 1): number for size, number in sizes.items()}, count).get(count)
-    if chosen is None:
-        return None
-    numbers = {size: number for (size, _), number in chosen.numbers.items()}
-    usable = sum([core for core in groups.cores if core & candidates == core and numbers.get(core.bit_count())])
-    taken = 0
-    for core in _spread_in_turn(groups, usable, chosen.worth, own, few_caches=few_caches):
-        if numbers[core.bit_count()]:
-            numbers[core.bit_count()] -= 1
-            taken |= core
-    return taken
-
-
-def _spread_in_turn(groups: CPUGroups, free: int, count: int, own: int, *, few_caches: bool) -> list[int]:
-    """Return the free CPUs of each core, cores without CPUs of `own` first: cache by cache, or from each in turn."""
-    fresh: list[list[int]] = []
-    started: list[list[int]] = []
-    seen: set[int] = set()
-    # A core that the kernel puts under two caches counts for the first one.
-    order = l3_order(groups, free)
-    order.sort(key=lambda index: bool(groups.l3[index] & own), reverse=few_caches)
-    for index in order:
-        cores = [core for core in groups.cores_of_l3[index] if core & free and core not in seen]
-        seen.update(cores)
-        fresh.append([core & free for core in cores if not core & own])
-        started.append([core & free for core in cores if core & own])
-    if not few_caches:
-        return [core for turn in (*zip_longest(*fresh), *zip_longest(*started)) for core in turn if core]
-    known = sum(1 for index in order if groups.l3[index] & own)
-    rest = _fewest(fresh[known:], count - sum(map(len, fresh[:known])), len)
-    return [*chain(*fresh[:known]), *chain(*rest), *chain(*started)]
-
-
-def _fewest(places: list[T], count: int, size: Callable[[T], int]) -> list[T]:
-    """Order places so that as few as possible give the count: the largest first, and a small one for the rest."""
-    ordered = sorted(places, key=size, reverse=True)
-    for index, place in enumerate(ordered):
-        if count <= size(place):
-            # The smallest place that has enough gives the rest, so that the others stay whole.
-            last = min(range(index, len(ordered)), key=lambda at: (size(ordered[at]) < count, size(ordered[at])))
-            ordered.insert(index, ordered.pop(last))
-            break
-        count -= size(place)
-    return ordered

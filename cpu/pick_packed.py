@@ -16,12 +16,15 @@ the smallest count for which whole L3 caches are tried. They never make an answe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
+from typing import TypeVar
 
 import msgspec
 
 from dranode.cpu.topology import CPUGroups, GroupPart
+
+T = TypeVar("T")
 
 # The counts that whole cores, or whole caches, can make: sums of their sizes. A set of counts is an integer with bit n
 # set for the count n.
@@ -134,6 +137,19 @@ def core_order(groups: CPUGroups, free: int) -> Iterator[int]:
     """
     for cores in _core_lists(groups, free):
         yield from sorted(filter(None, [core & free for core in cores]), key=int.bit_count)
+
+
+def fewest(places: list[T], count: int, size: Callable[[T], int]) -> list[T]:
+    """Order places so that as few as possible give the count: the largest first, and a small one for the rest."""
+    ordered = sorted(places, key=size, reverse=True)
+    for index, place in enumerate(ordered):
+        if count <= size(place):
+            # The smallest place that has enough gives the rest, so that the others stay whole.
+            last = min(range(index, len(ordered)), key=lambda at: (size(ordered[at]) < count, size(ordered[at])))
+            ordered.insert(index, ordered.pop(last))
+            break
+        count -= size(place)
+    return ordered
 
 
 def packed(
