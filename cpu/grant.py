@@ -20,7 +20,7 @@ from dranode.cpu.config import CPUPolicy, Memory, merge
 from dranode.cpu.devices import individual_cpu, individual_cpus, is_core
 from dranode.cpu.grouped import Asked, NodeView, Share, conflict, grouped_share
 from dranode.cpu.options import L3, CPUOptions, DeviceMode, Isolation, Threads
-from dranode.cpu.pick_packed import Caches
+from dranode.cpu.picking.packed import Caches
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import claim_edits, request_edits, treatment_state
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant, main_request

@@ -11,7 +11,7 @@ from dranode.api.resource import DeviceRequestAllocationResult
 from dranode.cpu.config import CPUPolicy
 from dranode.cpu.devices import CAPACITY, Group, groups
 from dranode.cpu.options import CPUOptions, GroupBy, Isolation, Threads
-from dranode.cpu.pick import Pick, PickError, pick
+from dranode.cpu.picking.pick import Pick, PickError, pick
 from dranode.cpu.topology import Topology
 from dranode.driver.claims.held import ClaimRef, Held
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
 from dranode.cpu.options import L3, Order, PickPolicy, Threads
-from dranode.cpu.pick import Pick, PickError, pick
+from dranode.cpu.picking.pick import Pick, PickError, pick
 from dranode.cpu.topology import Topology
 from tests.fakes.topology import Place, regular, topology
 

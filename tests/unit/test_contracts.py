@@ -60,7 +60,7 @@ PLANTED = {
     "Deciding modules import nothing that acts": [
         ("driver/claims/prepare.py", "import sqlite3", "claims.prepare -> sqlite3"),
         ("driver/slices/plan.py", "def later():\n    import urllib.request", "slices.plan -> urllib"),
-        ("cpu/pick.py", "from dranode.cpu import sysfs", "cpu.pick -> .*cpu.sysfs"),
+        ("cpu/picking/pick.py", "from dranode.cpu import sysfs", "cpu.picking.pick -> .*cpu.sysfs"),
         ("sim/allocator/search.py", "import time", "allocator.search -> time"),
     ],
     "Protobuf and gRPC stay with kubelet, NRI and the stand-in kubelets": [

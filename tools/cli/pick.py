@@ -7,7 +7,7 @@ import click
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import UsageError
 from dranode.cpu.options import L3, Order, PickPolicy, Threads
-from dranode.cpu.pick import Pick, pick
+from dranode.cpu.picking.pick import Pick, pick
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.cli.options import machine_option

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import UsageError
 from dranode.cpu.options import L3, Order, PickPolicy, Threads
-from dranode.cpu.pick import Pick, PickError, pick
-from dranode.cpu.pick_packed import Caches
+from dranode.cpu.picking.packed import Caches
+from dranode.cpu.picking.pick import Pick, PickError, pick
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.sim.machines.forms import open_machine

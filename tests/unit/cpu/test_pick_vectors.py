@@ -12,9 +12,9 @@ import pytest
 
 from dranode.api.cpuset import CPUSet
 from dranode.cpu.options import L3, Order, PickPolicy
-from dranode.cpu.pick import Pick, PickError
-from dranode.cpu.pick import pick as pick_in_any_order
-from dranode.cpu.pick_packed import core_order, numa_order, package_order
+from dranode.cpu.picking.packed import core_order, numa_order, package_order
+from dranode.cpu.picking.pick import Pick, PickError
+from dranode.cpu.picking.pick import pick as pick_in_any_order
 from dranode.cpu.topology import CPUGroups, Topology
 from tests.fakes.topology import Place, regular, topology
 

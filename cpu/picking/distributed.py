@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from dranode.cpu.pick_packed import CoreSizes, numa_order, packed
+from dranode.cpu.picking.packed import CoreSizes, numa_order, packed
 from dranode.cpu.topology import CPUGroups
 
 SEARCH_LIMIT: Final = 1 << 15

@@ -4,7 +4,7 @@ A second thread of a core is taken only when every core gives one. Among equally
 under the fewest L3 caches and `l3: ignore` those under the most; `l3: require` keeps to caches (`required`). The CPUs
 that the claim already has count: its next CPUs come from other cores.
 
-dra-driver-cpu's order for this policy, which takes free nodes, packages and caches first, is in `pick_packed`.
+dra-driver-cpu's order for this policy, which takes free nodes, packages and caches first, is in `packed`.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 from operator import itemgetter
 
-from dranode.cpu.pick_packed import Caches, CoreSizes, Sum, fewest, l3_order, most
+from dranode.cpu.picking.packed import Caches, CoreSizes, Sum, fewest, l3_order, most
 from dranode.cpu.topology import CPUGroups
 
 

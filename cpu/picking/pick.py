@@ -1,7 +1,7 @@
 """Picks the CPUs for a request: one pure function from a topology and the free CPUs to a pick.
 
 The pick consists of candidates only and depends only on the arguments. The functions for packed picks and for
-`l3: require` are in `pick_packed`, those for the other policies in `pick_spread` and `pick_distributed`. The policies
+`l3: require` are in `packed`, those for the other policies in `spread` and `distributed`. The policies
 combine:
 
 - `order: untouched-first`, the default, takes threads of cores that other claims use only if the other cores have too
@@ -30,9 +30,9 @@ import msgspec
 from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.api.errors import ClaimError, UsageError
 from dranode.cpu.options import L3, Order, PickPolicy, Threads
-from dranode.cpu.pick_distributed import distributed
-from dranode.cpu.pick_packed import Caches, CoreSizes, fewest, packed, required, subset_of, sums
-from dranode.cpu.pick_spread import spread, spread_within_caches
+from dranode.cpu.picking.distributed import distributed
+from dranode.cpu.picking.packed import Caches, CoreSizes, fewest, packed, required, subset_of, sums
+from dranode.cpu.picking.spread import spread, spread_within_caches
 from dranode.cpu.topology import CPUGroups, Topology
 
 

@@ -1,0 +1,1 @@
+"""Which CPUs a request gets."""
