@@ -18,7 +18,7 @@ from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
 from dranode.driver.kube.http1 import Outgoing
 from dranode.driver.kube.server import Credentials
-from dranode.driver.kube.slice_loop import SliceWatch, list_slices
+from dranode.driver.kube.slice_requests import SliceWatch, list_slices
 from dranode.driver.slices.plan import PublisherStatus
 from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.waiting import PATIENCE, eventually

@@ -7,7 +7,7 @@ import pytest
 
 from dranode.api.resource import Device
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.kube import slice_loop
+from dranode.driver.kube import slice_requests
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.server import Credentials
@@ -35,7 +35,7 @@ def test_slices_are_published_again_after_the_servers_storage_was_restored_from_
 def test_edits_by_others_are_undone_even_if_watches_deliver_no_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slice_loop, "_SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(slice_requests, "_SILENCE_SECONDS", 0.5)
     with api_server() as api:
         api.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
         source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
