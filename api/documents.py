@@ -4,6 +4,7 @@
 the same form as v1. The rest of the program knows only v1.
 """
 
+import contextlib
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -127,16 +128,18 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
     """
     _compile(kind)
     try:
-        return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
-    except msgspec.ValidationError:
-        # Only few documents have nulls or errors, so only they are decoded in two steps.
-        return decode(kind, msgspec.json.decode(text))
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
+        # Only few documents have nulls or errors, so only they are decoded in two steps. The text after the first error
+        # was not read yet and may not be JSON.
+        document = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise _error(kind, error) from error
     except UnicodeDecodeError as error:
         raise DocumentError(f"a string in it is not UTF-8: {error.reason} at its byte {error.start}") from error
     except RecursionError as error:
         raise DocumentError("it is nested too deeply") from error
+    return decode(kind, document)
 
 
 def _convert(kind: type[T], document: Any, path: str = "") -> T:

@@ -64,11 +64,14 @@ def test_an_unknown_value_is_refused_with_the_known_ones(kind: Any, document: An
     [
         (b'{"name": "\x9f"}', "a string in it is not UTF-8: invalid start byte at its byte 0"),
         (b'{"spread": ' + b"[" * 100_000, "it is nested too deeply"),
+        (b'{"spread": ', "Input data was truncated"),
     ],
 )
-def test_json_that_is_not_text_is_refused_as_a_document(text: bytes, message: str) -> None:
+# The text is read to its end even if a value before does not fit.
+@pytest.mark.parametrize("kind", [dict[str, Any], ResourceClaim])
+def test_json_that_is_not_text_is_refused_as_a_document(kind: Any, text: bytes, message: str) -> None:
     with pytest.raises(DocumentError) as raised:
-        decode_json(dict[str, Any], text)
+        decode_json(kind, text.replace(b"{", b'{"metadata": 1, ', 1))
     assert str(raised.value) == message
 
 
