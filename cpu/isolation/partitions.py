@@ -18,9 +18,9 @@ from dranode.cpu.options import Isolation
 from dranode.cpu.treatment import isolated_cpus
 from dranode.driver.claims.record import Record
 from dranode.driver.claims.users import names_every_pod, pods_among
-from dranode.driver.machine.cgroups import GONE, Cgroups
+from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.kubepods import containers_of, pods_on
-from dranode.driver.machine.root import Root, read_text
+from dranode.driver.machine.root import GONE, Root, read_text
 
 _PARTITION: Final = "cpuset.cpus.partition"
 _UNIFIED: Final = "sys/fs/cgroup"

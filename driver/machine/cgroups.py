@@ -15,18 +15,15 @@ A container's folder follows from the OCI `cgroupsPath`: a path, or `slice:prefi
 slice `a-b.slice` is inside `a.slice` (systemd.slice(5)).
 """
 
-import errno
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.quantity import page_size_name
-from dranode.driver.machine.root import Root, read_text
+from dranode.driver.machine.root import GONE, Root, read_text
 from dranode.driver.pinning.containers import Effective
 
 _UNIFIED: Final = "sys/fs/cgroup"
-GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENODEV))
-"""The kernel's errors for a cgroup that was removed, also during a read, and for a file in place of a folder."""
 # Each pair has the name in v2 first, then the name in v1.
 _EFFECTIVE: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus")
 _EFFECTIVE_NODES: Final = ("cpuset.mems.effective", "cpuset.effective_mems")

@@ -15,8 +15,8 @@ from typing import Final
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import MachineError
 from dranode.driver.claims.plugin import RESCAN_SECONDS, Stop
-from dranode.driver.machine.cgroups import GONE, Cgroups
-from dranode.driver.machine.root import Root, read_text
+from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.root import GONE, Root, read_text
 from dranode.driver.pinning.container_cgroups import ContainerCgroup, container_id, is_pod_folder, pod_of_folder
 from dranode.driver.pinning.pods_cgroup import UNLIMITED, PodsCgroup
 

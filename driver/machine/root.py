@@ -97,8 +97,8 @@ def boot_id(root: Root) -> str:
 _INT64_BITS: Final = 63
 # The process or the system is out of file descriptors or memory.
 _OUR_OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-# ENODEV: the device was removed while its files were read, or the file is not a device node.
-_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
+GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
+"""The kernel's errors for what does not exist. ENODEV: a device or cgroup that was removed during a read, no device."""
 
 
 def read_attribute(root: Root, path: str) -> str | None:
@@ -119,7 +119,7 @@ def attribute_if_there(root: Root, path: str) -> str | None:
     try:
         return read_text(root, path)
     except OSError as error:
-        if error.errno in _GONE:
+        if error.errno in GONE:
             return None
         raise _unreadable(path, error) from error
 
@@ -134,7 +134,7 @@ def why_unread(root: Root, path: str) -> str:
         root.read_bytes(path)
     except OSError as error:
         _refuse_our_own(path, error)
-        return "" if error.errno in _GONE else str(_unreadable(path, error))
+        return "" if error.errno in GONE else str(_unreadable(path, error))
     return ""
 
 
@@ -192,7 +192,7 @@ def link_name(root: Root, path: str) -> str | None:
     try:
         return root.readlink(path).rstrip("/").rpartition("/")[2] or None
     except OSError as error:
-        if error.errno in _GONE or error.errno == errno.EINVAL:  # EINVAL: it exists, but is not a link
+        if error.errno in GONE or error.errno == errno.EINVAL:  # EINVAL: it exists, but is not a link
             return None
         raise _unreadable(path, error) from error
 
@@ -206,7 +206,7 @@ def device_if_there(root: Root, path: str) -> tuple[str, int, int] | None:
     try:
         return root.device_number(path)
     except OSError as error:
-        if error.errno in _GONE:
+        if error.errno in GONE:
             return None
         raise _unreadable(path, error) from error
 
