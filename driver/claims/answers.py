@@ -51,9 +51,9 @@ def refused_by_error(claim: ClaimRef, driver: str, error: Exception) -> Refused:
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """The claim is prepared for another allocation than it has now. That one has to be unprepared first."""
+    """The claim is prepared, by this record, for another allocation than it has now; that has to be undone first."""
 
-    claim: ClaimRef
+    record: Record
 
 
 Answer = Prepared | Refused | Conflict

@@ -206,8 +206,8 @@ def decide_claim(ref: ClaimRef, claim: ResourceClaim, record: Record | None, giv
         return refreshed(record, claim)
     # Only after the check of the record: a claim on record stays prepared even if the pool has another name by now.
     check_pools(allocated, given.pool)
-    if relation is Relation.CHANGED:
-        return Changed(ref)
+    if relation is Relation.CHANGED and record is not None:
+        return Changed(record)
     if relation is Relation.RECOVERED and record is not None:
         return adopt(allocated, claim, record, given.inventory, given.plugin)
     # A lost claim does not block itself: its allocation says what it holds, which is decided again here.

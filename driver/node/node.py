@@ -402,7 +402,7 @@ class NodeClaims:
                     outcome = outcomes[ref.uid]
                     if isinstance(outcome, Changed):
                         # Prepared for another allocation: that is undone first, then the claim is decided again.
-                        refusal = self._unprepare_unused(ref)
+                        refusal = self._unprepare_unused(ref, outcome.record)
                         if refusal is None:
                             retry[ref] = claim
                         else:
@@ -491,11 +491,15 @@ class NodeClaims:
             log.exception("claim=%s uid=%s driver=%s: no decision", ref, ref.uid, driver)
             return refused_by_error(ref, driver, error)
 
-    def _unprepare_unused(self, ref: ClaimRef) -> Refused | None:
+    def _unprepare_unused(self, ref: ClaimRef, record: Record) -> Refused | None:
         """Unprepare a claim that was allocated again since it was prepared; refused if a container may still use it."""
         used = self._in_use(ref)
         if used is False:
-            return self.unprepare((ref,))[ref.uid]
+            # Nothing is undone if another call has prepared the claim again meanwhile.
+            try:
+                return self.release((record,)).get(ref.uid)
+            except DranodeError as error:
+                return Refused(str(error))
         reason = (
             "a container still uses it"
             if used
@@ -533,9 +537,10 @@ class NodeClaims:
             UnreadError: the ledger cannot be read.
         """
         with self._lock.held():
-            # The caller found out without the lock that the claim is gone. It may have been prepared again since.
-            unchanged = (record for record in records if self.store.book.record(record.uid) == record)
-            return self._undo(tuple(record.ref for record in unchanged))
+            # The caller found out without the lock that the claim is not needed. It may have been prepared again since.
+            entries = ((record, self.store.book.entry(record.uid)) for record in records)
+            unchanged = (record.ref for record, entry in entries if entry is not None and entry.record == record)
+            return self._undo(tuple(unchanged))
 
     def _undo(self, refs: tuple[ClaimRef, ...]) -> dict[str, Refused | None]:
         """Undo claims under the lock: mark them as started, restore hardware, remove files, delete their records."""

@@ -95,7 +95,7 @@ def test_a_claim_without_devices_of_the_driver_is_never_refused() -> None:
 def test_an_allocation_that_differs_from_the_record_is_a_change() -> None:
     record = record_of_claim()
     other = allocated_claim("a", Lamps.driver, ["lamp-1"])
-    assert decide_claim(REF, other, record, given(Lamps())) == Changed(REF)
+    assert decide_claim(REF, other, record, given(Lamps())) == Changed(record)
 
 
 def test_a_recorded_claim_is_refreshed_with_its_current_pods() -> None:

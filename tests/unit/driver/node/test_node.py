@@ -15,7 +15,7 @@ from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Recovers
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.claims.record import PreparedDevice
+from dranode.driver.claims.record import PreparedDevice, Record
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.pinning.snapshot import PinSnapshot
 from tests.fakes.drivers import Lamps, allocated_claim, damage_ledger, reference
@@ -259,11 +259,22 @@ def test_a_changed_allocation_is_refused_while_a_container_may_use_the_claim(
     assert [device.device for device in prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))["a"]] == ["lamp-1"]
 
 
-def test_a_changed_allocation_is_decided_again_if_no_container_uses_it(tmp_path: Path) -> None:
-    node = opened(tmp_path, in_use=lambda _: False)
+def test_a_changed_allocation_is_decided_again_once_if_no_container_uses_it(tmp_path: Path) -> None:
+    changed = allocated_claim("a", LAMPS, ["lamp-1"])
+    granted: list[Record] = []
+
+    def in_use(_: ClaimRef) -> bool:
+        # Another pod with the claim starts at the same time, and its call is faster than the first one.
+        if len(granted) == 1:
+            granted.append(granted[0])
+            prepare(node, changed)
+        return False
+
+    node = opened(tmp_path, in_use=in_use)
+    node.granted = granted.append
     prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
-    answer = prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))["a"]
-    assert [device.device for device in answer] == ["lamp-1"]
+    assert [device.device for device in prepare(node, changed)["a"]] == ["lamp-1"]
+    assert len(granted) == 3
     assert len(prepare(node, allocated_claim("b", LAMPS, ["lamp-0"]))["b"]) == 1
 
 
