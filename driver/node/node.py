@@ -302,7 +302,7 @@ class NodeClaims:
         with self._lock.held():
             return tuple(record for record in self.store.book.records() if not record.fingerprint)
 
-    def complete(self, pairs: Iterable[tuple[Record, Record]]) -> tuple[Record, ...]:
+    def finish(self, pairs: Iterable[tuple[Record, Record]]) -> tuple[Record, ...]:
         """Commit what was learned about unfinished claims, and write their files; returns the committed records.
 
         Args:

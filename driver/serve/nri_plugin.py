@@ -136,7 +136,7 @@ class Enforcement:
         self._verifies.set()
 
     @property
-    def complete(self) -> bool:
+    def certain(self) -> bool:
         """Return whether it is certain which claims every container has."""
         return self.client.synchronized and self.enforcer.is_certain() and not self._snapshot.lacks_claims
 

@@ -117,7 +117,7 @@ def put_on_record(node: NodeClaims, unfinished: tuple[Record, ...], attested: At
     Raises:
         LedgerError: the ledger cannot be written.
     """
-    put = node.complete(
+    put = node.finish(
         (record, named(record, attested, node.inventory, node.plugin, node.pool)) for record in unfinished
     )
     for record in put:

@@ -138,7 +138,7 @@ class Pinning:
 
     def claims_in_use(self) -> frozenset[str] | None:
         """Return the UIDs of the claims that containers have; None while that is not certain for every container."""
-        return self._in_use() if self._complete else None
+        return self._in_use() if self._certain else None
 
     def in_use(self, ref: ClaimRef) -> bool | None:
         """Return whether a container has the claim, according to the runtime or kubelet; None if neither knows.
@@ -146,14 +146,14 @@ class Pinning:
         Only the runtime can say that no container has it: a kubelet that has just started does not list all pods yet.
         """
         # Read first: if the runtime lists its containers only after this line, what follows may lack some of them.
-        complete = self._complete
+        certain = self._certain
         if ref.uid in self._in_use() or self._pod_resources.in_use(self.driver.name, ref):
             return True
-        return False if complete else None
+        return False if certain else None
 
     @property
-    def _complete(self) -> bool:
-        return self.enforcement is not None and self.enforcement.complete
+    def _certain(self) -> bool:
+        return self.enforcement is not None and self.enforcement.certain
 
     def _in_use(self) -> frozenset[str]:
         if self.enforcement is None:
@@ -161,7 +161,7 @@ class Pinning:
         return self.enforcement.own(self.driver.name, self.enforcement.enforcer.claims_in_use())
 
     def _running(self) -> tuple[Pinned, ...] | None:
-        return self.enforcement.enforcer.running() if self.enforcement is not None and self._complete else None
+        return self.enforcement.enforcer.running() if self.enforcement is not None and self._certain else None
 
     def _snapshot(self) -> PinSnapshot:
         return PinSnapshot() if self.enforcement is None else self.enforcement.snapshot()

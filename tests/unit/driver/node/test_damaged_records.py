@@ -191,7 +191,7 @@ def test_a_lost_record_is_recovered_with_the_owner_that_it_got_meanwhile(tmp_pat
     again = opened(tmp_path)
     (lost,) = again.unfinished()
     pods = claim.status.reserved_for
-    again.complete([(lost, msgspec.structs.replace(lost, namespace="another", name="renamed", pods=pods))])
+    again.finish([(lost, msgspec.structs.replace(lost, namespace="another", name="renamed", pods=pods))])
     again.close()
     spec_of(tmp_path, claim).write_bytes(whole)
     (found,) = opened(tmp_path).unfinished()
@@ -297,7 +297,7 @@ def test_an_unreadable_spec_blocks_grants_before_and_after_it_is_recorded(tmp_pa
     new, left = allocated_claim("a", LAMPS, ["lamp-0"]), ClaimRef("", "", "left")
     node = opened(tmp_path)
     assert "UID left may hold anything" in str(prepare(node, new)["a"])
-    node.complete((record, record) for record in node.unfinished())
+    node.finish((record, record) for record in node.unfinished())
     assert "UID left may hold anything" in str(prepare(node, new)["a"])
     assert node.unprepare((left,)) == {"left": None}
     assert len(prepare(node, new)["a"]) == 1

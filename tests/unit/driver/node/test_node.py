@@ -289,7 +289,7 @@ def test_another_instances_change_is_notified_even_after_a_failed_call(tmp_path:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        here.complete(broken())
+        here.finish(broken())
     here.records()
     assert told == [0, 1]
 

@@ -138,8 +138,8 @@ def test_the_spec_of_a_recovered_claim_is_written_again_if_it_is_removed(tmp_pat
     (spec,) = (tmp_path / "cdi").iterdir()
     whole = spec.read_bytes()
     (left,) = node.unfinished()
-    assert node.complete([(left, left)]) == (left,)
-    assert node.complete([(left, left)]) == ()
+    assert node.finish([(left, left)]) == (left,)
+    assert node.finish([(left, left)]) == ()
     spec.unlink()
     assert node.mend_files([left.uid]) == {left.uid: None}
     assert spec.read_bytes() == whole

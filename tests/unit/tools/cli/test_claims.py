@@ -150,7 +150,7 @@ def test_a_claim_taken_over_without_a_name_gets_it_from_kubelet(machine: Recorde
     machine.prepare("a", 2)
     kubelet.run("pod-left", "left", "uid-left")
     node = NodeClaims(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), machine.data, machine.folder / "cdi")
-    node.complete((record, record) for record in node.unfinished())
+    node.finish((record, record) for record in node.unfinished())
     node.close()
     rows, _ = machine.run()
     assert [(row["name"], row["cpus"], row["pods"]) for row in rows] == [
