@@ -8,8 +8,8 @@ import pytest
 from dranode.api.errors import MachineError
 from dranode.driver.machine.folder import HostRoot
 from dranode.gpu.config import GPUMode
-from dranode.gpu.edits import user_space
 from dranode.gpu.plugin import GPUPlugin
+from dranode.gpu.user_space import user_space
 from dranode.sim.machines.tree import Link
 from tests.fakes.gpu import Machine
 from tests.fakes.gpu_machines import hgx
