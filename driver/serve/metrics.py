@@ -25,8 +25,6 @@ from dranode.driver.serve.http_server import Page
 from dranode.driver.serve.service import DriverService
 from dranode.driver.serve.state_metrics import own_gauges, prefix_of, state_metrics
 
-# dra-driver-cpu defines a third result that never occurs; its dashboards may use it.
-_RESULTS: Final = ("success", "error", "unknown")
 _CLAIM_SIZES: Final = tuple(2**exponent for exponent in range(11))
 _CALL_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _NRI_SECONDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2)
@@ -99,18 +97,16 @@ class DriverMetrics:
         """Count under the driver's name."""
         prefix = prefix_of(driver)
         self._driver = driver
-        self._all_calls = calls
         self._nri = nri
-        self._results = {
-            call: Counter(f"{prefix}_{call}_claims", f"Claims that were {call}d.", ("result",), registry=registry)
-            for call in ("prepare", "unprepare")
-        }
-        # The counters of each call and outcome, so that not every call has to look them up by labels.
+        # The counters of each call and outcome. A series that begins at 1 shows no increase to Prometheus, so each
+        # series is made here and begins at 0.
         self._counted: dict[tuple[str, bool], tuple[Counter, Histogram]] = {}
-        # A series that begins at 1 shows no increase to Prometheus, so every series begins at 0.
-        for counter in self._results.values():
-            for result in _RESULTS:
-                counter.labels(result)
+        for call in ("prepare", "unprepare"):
+            results = Counter(f"{prefix}_{call}_claims", f"Claims that were {call}d.", ("result",), registry=registry)
+            # dra-driver-cpu defines this result, which never occurs; its dashboards may use it.
+            results.labels("unknown")
+            for succeeded, outcome in ((True, "success"), (False, "error")):
+                self._counted[call, succeeded] = results.labels(outcome), calls.labels(driver, call, outcome)
         self._seconds = Histogram(
             f"{prefix}_prepare_claim_duration_seconds", "Time to prepare a claim.", registry=registry
         )
@@ -120,12 +116,7 @@ class DriverMetrics:
 
     def answered(self, call: str, succeeded: bool, seconds: float) -> None:  # noqa: FBT001 - see kubelet.service.Observe
         """Count the answer for one claim of a call, `prepare` or `unprepare`."""
-        known = self._counted.get((call, succeeded))
-        if known is None:
-            outcome = "success" if succeeded else "error"
-            known = self._results[call].labels(outcome), self._all_calls.labels(self._driver, call, outcome)
-            self._counted[call, succeeded] = known
-        counter, histogram = known
+        counter, histogram = self._counted[call, succeeded]
         counter.inc()
         histogram.observe(seconds)
         if call == "prepare":

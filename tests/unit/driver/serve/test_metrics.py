@@ -171,12 +171,14 @@ def test_only_new_claims_are_counted_in_the_sizes(worlds: dict[str, World]) -> N
     }
 
 
-def test_latency_is_reported_by_call_and_outcome(worlds: dict[str, World]) -> None:
+def test_latency_is_reported_by_call_and_outcome_from_0_on(worlds: dict[str, World]) -> None:
     world = worlds["dra.cpu"]
     world.prepare(cpu_claim("a", 1), missing=2)
-    assert world.values("dranode_call_duration_seconds_count.*") == {
+    assert world.values("dranode_call_duration_seconds_count.*dra.cpu.*") == {
         'dranode_call_duration_seconds_count{call="prepare",driver="dra.cpu",outcome="success"}': 1,
         'dranode_call_duration_seconds_count{call="prepare",driver="dra.cpu",outcome="error"}': 2,
+        'dranode_call_duration_seconds_count{call="unprepare",driver="dra.cpu",outcome="success"}': 0,
+        'dranode_call_duration_seconds_count{call="unprepare",driver="dra.cpu",outcome="error"}': 0,
     }
 
 
