@@ -26,8 +26,14 @@ from dranode.driver.kube.kubeconfig_file import (
     exec_configuration,
 )
 from dranode.driver.kube.proxy import ProxyError, environment_proxy, parsed_proxy
-from dranode.driver.kube.server import Server, TokenFile, UnreachableError, UnusableCredentialsError, tls_context
-from dranode.driver.machine.presence import is_file
+from dranode.driver.kube.server import (
+    CERTIFICATE,
+    Server,
+    TokenFile,
+    UnreachableError,
+    UnusableCredentialsError,
+    tls_context,
+)
 
 
 def provider_headers(path: str, context: str, provider: str) -> Callable[[], Mapping[str, str]]:
@@ -162,8 +168,11 @@ def _trust(cluster: ConfigCluster, *, public: bool = False) -> ssl.SSLContext:
     if cluster.certificate_authority_data:
         authority = decoded(cluster.certificate_authority_data, "certificate-authority-data")
     elif cluster.certificate_authority:
-        authority = read_given(_existing(cluster.certificate_authority, "certificate-authority"))
-    return tls_context(authority, verify=not cluster.insecure_skip_tls_verify, public=public)
+        authority = _content(cluster.certificate_authority, "certificate-authority")
+    try:
+        return tls_context(authority, verify=not cluster.insecure_skip_tls_verify, public=public)
+    except OSError as error:
+        raise DocumentError(f"certificate-authority cannot be used: {error}") from error
 
 
 def _tls(cluster: ConfigCluster, user: ConfigUser) -> ssl.SSLContext:
@@ -179,25 +188,32 @@ def _pem(data: str, file: str, name: str) -> bytes:
         return decoded(data, f"{name}-data")
     if not file:
         raise DocumentError(f"neither {name}-data nor {name} is set, and a certificate needs its key")
-    return read_given(_existing(file, name))
+    return _content(file, name)
 
 
-def _existing(file: str, name: str) -> str:
-    if file and not is_file(Path(file)):
-        raise DocumentError(f"{name} names {file}, which does not exist")
-    return file
+def _content(file: str, name: str) -> bytes:
+    try:
+        return read_given(file)
+    except OSError as error:
+        raise DocumentError(f"{name} names {file}, which cannot be read: {error.strerror}") from error
 
 
 def _load_pair(tls: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Load a certificate and its key, both in PEM, to present them to servers.
 
     Raises:
-        OSError: certificate and key do not belong together.
+        DocumentError: one of them is not what it should be, or they do not belong together.
     """
-    # Python accepts only files. A pipe works if the disk is full or read-only, and keeps the key off the disk.
-    with _piped(certificate) as first, _piped(key) as second:
-        # With an empty password, an encrypted key is an error. Without one, OpenSSL would ask at the terminal.
-        tls.load_cert_chain(first, second, password="")
+    if not CERTIFICATE.search(certificate):
+        raise DocumentError("client-certificate has no certificate in PEM")
+    try:
+        # Python accepts only files. A pipe works if the disk is full or read-only, and keeps the key off the disk.
+        with _piped(certificate) as first, _piped(key) as second:
+            # With an empty password, an encrypted key is an error. Without one, OpenSSL would ask at the terminal.
+            tls.load_cert_chain(first, second, password="")
+    except OSError as error:
+        # OpenSSL reads pipes as files and reports "Illegal seek" whatever is wrong.
+        raise DocumentError("client-key is not the key of client-certificate, in PEM and without a password") from error
 
 
 @contextlib.contextmanager
@@ -252,8 +268,8 @@ class _ProgramUser:
         if self._tls is not None and pair is not None and pair != self._shown:
             try:
                 _load_pair(self._tls, pair.certificate.encode(), pair.key.encode())
-            except OSError as error:
-                raise UnreachableError(f"the program's certificate and key do not belong together: {error}") from error
+            except DocumentError as error:
+                raise UnreachableError(f"what the program printed cannot be used: {error}") from error
             # Open connections keep the certificate with which they began.
             self._shown = pair
         return headers

@@ -26,7 +26,7 @@ from dranode.driver.machine.presence import is_there
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 3.0
-_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s[^-]*-----END CERTIFICATE-----")
+CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s[^-]*-----END CERTIFICATE-----")
 _PORTS: Final = {"http": 80, "https": 443}
 # Family, type, protocol, canonical name and address, as `socket.getaddrinfo` returns them.
 _AddressInfo: TypeAlias = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
@@ -197,7 +197,7 @@ def _trust(context: ssl.SSLContext, bundle: bytes) -> None:
         OSError: there is no certificate in it.
     """
     trusted = False
-    for block in _CERTIFICATE.findall(bundle):
+    for block in CERTIFICATE.findall(bundle):
         # A block that cannot be parsed does not spoil the others, as in Go's `AppendCertsFromPEM`.
         with contextlib.suppress(ValueError, ssl.SSLError):
             context.load_verify_locations(cadata=ssl.PEM_cert_to_DER_cert(block.decode()))
