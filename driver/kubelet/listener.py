@@ -136,7 +136,7 @@ class Listener:
         except OSError as error:
             raise DranodeError(f"the driver's folder {self.data} cannot be created: {error.strerror}") from error
         # Without --pod-uid, both instances would have the same socket paths.
-        if not self.rolling and not self._alone.acquire(wait=False):
+        if not self.rolling and not self._alone.acquire(seconds=0):
             raise UsageError(
                 f"another process serves {self.driver} from {self.data}; stop it first, "
                 "or give each its --pod-uid for a rolling update"

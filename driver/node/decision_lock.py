@@ -10,12 +10,16 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 from dranode.api.errors import LedgerError, UnreadError
 from dranode.driver.node.record_store import RecordStore
 from dranode.driver.process.locks import FileLock
 
 log = logging.getLogger(__name__)
+
+# How long to wait for another decision, in seconds. A GPU's driver may take 30 s, and kubelet gives up after 45 s.
+PATIENCE: Final = 40.0
 
 
 class DecisionLock:
@@ -65,10 +69,18 @@ class DecisionLock:
             UnreadError: the ledger cannot be read.
             LedgerError: it cannot be written.
         """
-        with self._threads, contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
+            if not self._threads.acquire(timeout=PATIENCE):
+                # Only the holder of the lock may notify the watcher.
+                self.unread = self._report(
+                    f"another call has held the ledger of {self._path.parent} for more than {PATIENCE:.0f} s; check "
+                    "whether its disk, or the hardware that the call configures, still answers"
+                )
+                raise UnreadError(self.unread)
+            stack.callback(self._threads.release)
             try:
                 # After the lock among threads, because one thread at a time may hold a `FileLock`.
-                stack.enter_context(self._processes.held())
+                stack.enter_context(self._processes.held(PATIENCE))
                 self._store.refresh()
             except LedgerError as error:
                 self._note_unread(str(error))
@@ -97,7 +109,7 @@ class DecisionLock:
                 self.unwritten = None
                 log.warning("lock=%s: the ledger can be written again", self._path)
 
-    def _note_unread(self, reason: str) -> None:
+    def _report(self, reason: str) -> str:
         if reason != self._reported:
             self._reported = reason
             log.error(
@@ -105,6 +117,10 @@ class DecisionLock:
                 self._path,
                 reason,
             )
+        return reason
+
+    def _note_unread(self, reason: str) -> None:
+        self._report(reason)
         if reason != self.unread or self._notified is None:
             self.unread = reason
             self.notify()

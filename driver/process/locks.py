@@ -2,11 +2,17 @@
 
 import contextlib
 import fcntl
+import math
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from dranode.api.errors import LedgerError
+
+# How often to try again while another holder has a lock, in seconds; flock has no time limit.
+_POLL: Final = 0.005
 
 
 class FileLock:
@@ -17,16 +23,20 @@ class FileLock:
         self.path = path
         self._file: int | None = None
 
-    def acquire(self, *, wait: bool = True) -> bool:
-        """Take the lock; return False if `wait` is off and another holder has it.
+    def acquire(self, *, seconds: float = math.inf) -> bool:
+        """Take the lock; return False if another holder has it for so many seconds.
 
         Raises:
             LedgerError: the file cannot be created, opened or locked.
         """
+        ends = time.monotonic() + seconds
         while True:
             file = self._open()
-            if not self._locked(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB):
-                return False
+            if not self._locked(file, fcntl.LOCK_EX if seconds == math.inf else fcntl.LOCK_EX | fcntl.LOCK_NB):
+                if time.monotonic() >= ends:
+                    return False
+                time.sleep(_POLL)
+                continue
             if os.fstat(file).st_nlink:
                 self._file = file
                 return True
@@ -77,9 +87,17 @@ class FileLock:
         return True
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock in a `with` statement."""
-        self.acquire()
+    def held(self, seconds: float = math.inf) -> Iterator[None]:
+        """Hold the lock in a `with` statement.
+
+        Raises:
+            LedgerError: the file cannot be created, opened or locked, or another holder has it for so many seconds.
+        """
+        if not self.acquire(seconds=seconds):
+            raise LedgerError(
+                f"another process has held the lock {self.path} for more than {seconds:.0f} s; end that process, or "
+                "check the disk that it may be waiting for"
+            )
         try:
             yield
         finally:

@@ -460,7 +460,7 @@ class Authority(Instance):
             return False
         if self._defers_to_other():
             return False
-        if not self._active.acquire(wait=False):
+        if not self._active.acquire(seconds=0):
             return False
         self.role = Role.ACTIVE
         self._show()
@@ -478,7 +478,7 @@ class Authority(Instance):
             self._shows = False
         elif not self._shows:
             with contextlib.suppress(LedgerError):
-                self._shows = self._answers.acquire(wait=False)
+                self._shows = self._answers.acquire(seconds=0)
 
     def _is_contested(self) -> bool:
         """Return whether another instance is prepared to take the authority."""
@@ -489,7 +489,7 @@ class Authority(Instance):
     def _offer(self) -> None:
         prepared = self._prepared()
         if prepared and not self._offers:
-            self._offers = self._handover.acquire(wait=False)
+            self._offers = self._handover.acquire(seconds=0)
         elif not prepared:
             self._withdraw_offer()
 
@@ -503,7 +503,7 @@ class Authority(Instance):
         # Only if it can decide: a newer instance that cannot gives the authority back to the holder of this lock.
         available = self.role is Role.RETIRED and self._able()
         if available and not self._stands_by:
-            self._stands_by = self._standby.acquire(wait=False)
+            self._stands_by = self._standby.acquire(seconds=0)
         elif self._stands_by and not available:
             self._standby.release()
             self._stands_by = False

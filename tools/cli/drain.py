@@ -213,7 +213,7 @@ class _DrainedNode:
     def _alone(self, *, needed: bool) -> Iterator[None]:
         """Keep drivers from starting while claims are being undone."""
         lock = FileLock(self._data / "active.lock")
-        if needed and not lock.acquire(wait=False):
+        if needed and not lock.acquire(seconds=0):
             raise DranodeError(
                 f"a driver serves {self._plugin.driver} from {self._data}; stop it first (kubectl delete -k deploy/), "
                 "or have it undo the claims itself with --through-driver"

@@ -1,5 +1,6 @@
 """Missing files, and files in forbidden folders, with the same result on every Python."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,8 @@ def test_existing_files_and_folders_are_told_from_missing_ones(tmp_path: Path) -
 
 @pytest.mark.parametrize("asked", [is_there, is_file, is_folder])
 def test_a_file_in_a_forbidden_folder_is_not_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: object
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Callable[[Path], bool]
 ) -> None:
-    assert callable(asked)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").touch()
     forbid(monkeypatch, tmp_path / "folder")

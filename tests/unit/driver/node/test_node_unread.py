@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from dranode.api.errors import LedgerError, UnreadError
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Prepared, Refused
+from dranode.driver.node import decision_lock
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.snapshot import PinSnapshot
+from dranode.driver.process.locks import FileLock
 from dranode.sim.machines.forms import open_machine
 from tests.fakes.doctor import forbid
 from tests.fakes.drivers import reference
@@ -162,3 +165,16 @@ def test_a_spec_in_a_forbidden_folder_is_not_taken_for_missing(world: World, mon
     monkeypatch.undo()
     spec.unlink()
     assert node.files.path("uid-a") is None
+
+
+@pytest.mark.parametrize("holder", ["process", "call"])
+def test_a_lock_that_is_not_released_is_reported(world: World, monkeypatch: pytest.MonkeyPatch, holder: str) -> None:
+    """The other instance may be stopped, and the disk may hang under another call."""
+    monkeypatch.setattr(decision_lock, "PATIENCE", 0.1)
+    node = world.opened([])
+    lock = FileLock(world.folder / "data" / "serialize.lock").held()
+    with node._lock.among_threads() if holder == "call" else lock, ThreadPoolExecutor() as pool:
+        pool.submit(node.check).result()
+        assert f"another {holder} has held the l" in str(node.impediment)
+    assert isinstance(node.prepare({reference(OTHER): OTHER})["uid-b"], Prepared)
+    assert node.impediment is None

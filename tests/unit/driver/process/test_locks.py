@@ -1,6 +1,5 @@
 """Kernel locks on files."""
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -14,14 +13,9 @@ from dranode.driver.process.locks import FileLock
 from tests.fakes.waiting import eventually
 
 
-def is_open(path: Path) -> bool:
-    """Whether this process has the file open. Other files are ignored: Python closes what tests left at any moment."""
-    found = path.stat()
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if os.path.samestat(link.stat(), found):
-                return True
-    return False
+def open_files(path: Path) -> list[str]:
+    """Return the descriptors of a file in this process; Python closes what other tests left at any moment."""
+    return [link.name for link in Path("/proc/self/fd").iterdir() if os.path.realpath(link) == str(path)]
 
 
 def test_a_file_system_without_locks_is_reported_and_leaves_no_file_open(
@@ -38,7 +32,7 @@ def test_a_file_system_without_locks_is_reported_and_leaves_no_file_open(
     for attempt in (lock.acquire, lock.is_held):
         with pytest.raises(LedgerError, match=r"^the lock \S+/serialize\.lock cannot be taken: No locks available$"):
             attempt()
-    assert not is_open(lock.path)
+    assert not open_files(lock.path)
 
 
 def test_a_lock_held_by_another_is_seen_and_not_acquired(tmp_path: Path) -> None:
@@ -46,8 +40,8 @@ def test_a_lock_held_by_another_is_seen_and_not_acquired(tmp_path: Path) -> None
     assert not ours.is_held()
     with theirs.held():
         assert ours.is_held()
-        assert not ours.acquire(wait=False)
-    assert ours.acquire(wait=False)
+        assert not ours.acquire(seconds=0)
+    assert ours.acquire(seconds=0)
     ours.release()
 
 
@@ -64,9 +58,5 @@ def test_a_lock_whose_file_was_removed_is_taken_on_a_new_file(tmp_path: Path) ->
     waiting.join()
     assert ours.is_mine
     # A third one finds our file, not one that nobody else has open.
-    assert not FileLock(path).acquire(wait=False)
+    assert not FileLock(path).acquire(seconds=0)
     ours.release()
-
-
-def open_files(path: Path) -> list[str]:
-    return [link.name for link in Path("/proc/self/fd").iterdir() if os.path.realpath(link) == str(path)]

@@ -60,12 +60,7 @@ def test_authority_passes_only_when_the_newer_instance_is_prepared(
     make: Callable[..., Instance], done: list[str]
 ) -> None:
     old, new = make("old"), make("new", prepared=False)
-    assert [old.check(), new.check(), old.check(), new.check()] == [
-        Role.ACTIVE,
-        Role.WAITING,
-        Role.ACTIVE,
-        Role.WAITING,
-    ]
+    assert [old.check(), new.check(), old.check(), new.check()] == [Role.ACTIVE, Role.WAITING] * 2
     new.prepared = True
     assert [new.check(), old.check(), new.check()] == [Role.WAITING, Role.RETIRED, Role.ACTIVE]
     assert done == ["old begins", "old ends", "new begins"]
@@ -248,7 +243,7 @@ def test_authority_taken_by_a_request_during_a_check_is_not_lost_again(
 
 def test_an_instance_waits_for_one_that_cannot_hand_over(make: Callable[..., Instance], tmp_path: Path) -> None:
     lock = FileLock(tmp_path / "active.lock")
-    assert lock.acquire(wait=False)
+    assert lock.acquire(seconds=0)
     new = make("new")
     assert [new.check(), new.check()] == [Role.WAITING, Role.WAITING]
     lock.release()
