@@ -78,37 +78,34 @@ class ClaimPlacement(msgspec.Struct, frozen=True):
         return True if self.containers and not self.hidden else None
 
 
-class InjectedVariables(msgspec.Struct, frozen=True):
-    """The environment variables that CDI injects for claims, by name.
+class ClaimVariables(msgspec.Struct, frozen=True):
+    """The names of the environment variables that CDI injects for a claim.
 
     Attributes:
-        claims: the UID of the claim whose containers have the variable.
-        parts: the same for a single allocation result, with its number.
+        names: those of every container with the claim.
+        parts: those of containers with one of its allocation results, each with the result's number.
     """
 
-    claims: Mapping[str, str]
-    parts: Mapping[str, tuple[str, int]]
+    names: frozenset[str]
+    parts: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, records: Iterable[Record]) -> Self:
-        """Return the variables of the claims on record."""
-        claims: dict[str, str] = {}
-        parts: dict[str, tuple[str, int]] = {}
-        for record in records:
-            for entry in record.edits.env if record.edits else ():
-                claims[entry.partition("=")[0]] = record.uid
-            for index, grant in enumerate(record.grants):
-                if grant.edits and grant.cpus is not None:
-                    parts |= {entry.partition("=")[0]: (record.uid, index) for entry in grant.edits.env}
-        return cls(claims, parts)
+    def of(cls, record: Record) -> Self:
+        """Return the variables of a claim on record."""
+        grants = enumerate(record.grants)
+        parts = ((entry, index) for index, grant in grants if grant.edits for entry in grant.edits.env)
+        return cls(
+            frozenset(entry.partition("=")[0] for entry in (record.edits.env if record.edits else ())),
+            tuple((entry.partition("=")[0], index) for entry, index in parts),
+        )
 
-    def claims_in(self, env: frozenset[str]) -> frozenset[str]:
-        """Return the UIDs of the claims that these variables name."""
-        return frozenset(self.claims[name] for name in env & self.claims.keys())
+    def are_in(self, env: Collection[str]) -> bool:
+        """Return whether a container with these variables has the claim."""
+        return not self.names.isdisjoint(env)
 
-    def parts_in(self, env: frozenset[str]) -> frozenset[tuple[str, int]]:
-        """Return UID and number of the allocation results that these variables name."""
-        return frozenset(self.parts[name] for name in env & self.parts.keys())
+    def results_in(self, env: Collection[str]) -> list[int]:
+        """Return the numbers of the claim's allocation results that these variables name."""
+        return [index for name, index in self.parts if name in env]
 
 
 def pod_uids(records: Iterable[Record]) -> tuple[str, ...] | None:
@@ -133,13 +130,11 @@ def placements(
     """Return the placement of every claim that holds CPUs, by UID; `containers` are those of the claims' pods."""
     records = [record for record in records if record.held]
     containers, processes = tuple(containers), tuple(processes)
-    variables, held = InjectedVariables.of(records), CPUSet.union(record.held for record in records)
-    pods = pod_names(records)
+    known, pods = _Known.of(records, online), pod_names(records)
     placed: dict[str, list[PlacedContainer]] = {record.uid: [] for record in records}
     for container in containers:
-        uids = variables.claims_in(container.env)
-        claims = [record for record in records if record.uid in uids]
-        expected = _expected(container, claims, _Known(variables, held, online))
+        claims = known.claims_of(container)
+        expected = _expected(container, claims, known)
         # A container whose claims give it no CPUs runs in the shared pool, as one without a claim.
         if expected is not None:
             for record in claims:
@@ -186,9 +181,7 @@ class ContainerClaims(msgspec.Struct, frozen=True):
             containers: the containers of the claim's pods.
             online: the CPUs that are online; None if unknown, and then no CPU counts as offline.
         """
-        held = CPUSet.union(other.held for other in self.records)
-        known = _Known(InjectedVariables.of(self.records), held, online)
-        containers = tuple(containers)
+        known, containers = _Known.of(self.records, online), tuple(containers)
         for pod in pods_among(record.pods):
             claims = self._by_kubelet(record, claim, pod.name) or self._possible(record, pod.uid)
             for container in containers:
@@ -209,9 +202,10 @@ class ContainerClaims(msgspec.Struct, frozen=True):
         """Yield the containers with the claim's variables in pods that are not on record."""
         recorded = pod_names((record,))
         for container in containers:
-            uids = known.variables.claims_in(container.env)
-            expected = _expected(container, [other for other in self.records if other.uid in uids], known)
-            if container.id and container.pod not in recorded and record.uid in uids and expected is not None:
+            claims = known.claims_of(container)
+            expected = _expected(container, claims, known)
+            has = record.uid in {claim.uid for claim in claims}
+            if container.id and container.pod not in recorded and has and expected is not None:
                 yield PlacedContainer(container, container.pod, expected, self.names.get(container.id, ""))
 
     def _by_kubelet(self, record: Record, claim: ClaimRef, pod: str) -> Mapping[str, tuple[Record, ...]]:
@@ -234,9 +228,18 @@ class ContainerClaims(msgspec.Struct, frozen=True):
 class _Known(msgspec.Struct, frozen=True):
     """What is known about a node's claims: their variables, the CPUs that they hold, the online CPUs if known."""
 
-    variables: InjectedVariables
+    claims: tuple[tuple[Record, ClaimVariables], ...]
     held: CPUSet
     online: CPUSet | None
+
+    @classmethod
+    def of(cls, records: Collection[Record], online: CPUSet | None) -> Self:
+        held = CPUSet.union(record.held for record in records)
+        return cls(tuple((record, ClaimVariables.of(record)) for record in records), held, online)
+
+    def claims_of(self, container: ContainerCgroup) -> list[Record]:
+        """Return the claims that a container has according to its environment."""
+        return [record for record, variables in self.claims if variables.are_in(container.env)]
 
 
 def _expected(container: ContainerCgroup, claims: Iterable[Record], known: _Known) -> CPUSet | None:
@@ -245,8 +248,7 @@ def _expected(container: ContainerCgroup, claims: Iterable[Record], known: _Know
     Only its environment shows which requests of a claim it has; kubelet names all of them. Only the driver knows the
     current shared pool, so a container that also runs in the pool may run on any CPU that no claim holds.
     """
-    parts = known.variables.parts_in(container.env)
-    indexes = [(claim, [index for uid, index in parts if uid == claim.uid]) for claim in claims]
+    indexes = [(claim, ClaimVariables.of(claim).results_in(container.env)) for claim in claims]
     given = [given_cpus(claim).of_parts(own) for claim, own in indexes]
     cpus = expected_cpus(given, CPUSet.union(given) if known.online is None else known.online)
     if cpus and any(with_pool(claim, own) for claim, own in indexes):
@@ -261,34 +263,22 @@ class RecordedClaim(msgspec.Struct, frozen=True):
         driver: the driver that has it on record.
         record: its record.
         held: what its containers are pinned to; None if its record does not say.
-        names: the variables that every container with the claim has.
-        parts: the variables of containers with one of its allocation results, each with the result's number.
+        variables: the variables that its containers have.
     """
 
     driver: str
     record: Record
     held: PinnedClaim | None
-    names: frozenset[str]
-    parts: tuple[tuple[str, int], ...]
+    variables: ClaimVariables
 
     @classmethod
     def of(cls, driver: str, record: Record, held: PinnedClaim | None) -> Self:
         """Return the claim, with the names of its variables."""
-        whole = record.edits.env if record.edits else ()
-        parts = (
-            (entry, index) for index, grant in enumerate(record.grants) if grant.edits for entry in grant.edits.env
-        )
-        return cls(
-            driver,
-            record,
-            held,
-            frozenset(entry.partition("=")[0] for entry in whole),
-            tuple((entry.partition("=")[0], index) for entry, index in parts),
-        )
+        return cls(driver, record, held, ClaimVariables.of(record))
 
     def part(self, env: Collection[str]) -> PinnedClaim | None:
         """Return the part of the claim that a container with these variables has; None if unknown."""
-        return None if self.held is None else self.held.of_parts([index for name, index in self.parts if name in env])
+        return None if self.held is None else self.held.of_parts(self.variables.results_in(env))
 
 
 RecordedParts: TypeAlias = "tuple[tuple[RecordedClaim, PinnedClaim | None], ...]"
@@ -296,7 +286,7 @@ RecordedParts: TypeAlias = "tuple[tuple[RecordedClaim, PinnedClaim | None], ...]
 
 def claims_in(claims: Iterable[RecordedClaim], env: Collection[str]) -> RecordedParts:
     """Return the claims that a container with these variables has, each with the part that it has."""
-    return tuple((claim, claim.part(env)) for claim in claims if not claim.names.isdisjoint(env))
+    return tuple((claim, claim.part(env)) for claim in claims if claim.variables.are_in(env))
 
 
 def expected_memory(parts: Iterable[PinnedClaim | None]) -> Effective:

@@ -33,7 +33,7 @@ from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
 from dranode.proto.pluginregistration_v1_pb2_grpc import RegistrationStub
 from dranode.show.ledger_reading import read_ledger
 from dranode.tools.diagnosis.facts import Endpoint, NodeFacts, PathState, Place, Records, ServeOptions
-from dranode.tools.diagnosis.placement import InjectedVariables
+from dranode.tools.diagnosis.placement import ClaimVariables
 from dranode.tools.readers.host import HostError, NodeHost
 from dranode.tools.readers.processes import NO_KERNEL, ThreadSeen, pods_seen, shows_kernel, threads_seen_on
 
@@ -300,11 +300,9 @@ def _own_processes(files: Root, owner: Record) -> frozenset[int]:
     """Return the processes of containers with the claim if the record does not name all of its pods."""
     if names_every_pod(owner.pods):
         return frozenset()
-    variables = InjectedVariables.of((owner,))
+    variables = ClaimVariables.of(owner)
     containers = pods_seen(files, None).containers
-    return frozenset(
-        pid for container in containers if owner.uid in variables.claims_in(container.env) for pid in container.pids
-    )
+    return frozenset(pid for container in containers if variables.are_in(container.env) for pid in container.pids)
 
 
 def _is_own(thread: ThreadSeen, owner: Record) -> bool:
