@@ -10,6 +10,7 @@ import errno
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
+from contextvars import copy_context
 from threading import Thread
 from typing import Final
 
@@ -122,7 +123,9 @@ def _in_turn(address: str, step: Callable[..., None], *arguments: object) -> Non
     earlier = _STEPS.get(address)
     if earlier is None or wait((earlier,), _SECONDS).done:
         latest = _STEPS[address] = Future()
-        Thread(target=_run, args=(latest, step, arguments), name=f"vfio-{address}", daemon=True).start()
+        # In the caller's context, so that what it logs has the operation's id.
+        call = (_run, latest, step, arguments)
+        Thread(target=copy_context().run, args=call, name=f"vfio-{address}", daemon=True).start()
         if wait((latest,), _SECONDS).done:
             latest.result()
             return

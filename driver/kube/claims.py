@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -84,7 +85,7 @@ class KubeClaims:
                 raise DranodeError(f"claim {ref} is not fetched, because the driver is stopping")
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="kube-claims")
-            return self._pool.submit(self._get, ref)
+            return self._pool.submit(copy_context().run, self._get, ref)
 
     def _result(
         self, ref: ClaimRef, future: Future[ResourceClaim | DranodeError], ends: float

@@ -7,6 +7,7 @@ import pytest
 
 from dranode.api.errors import ClaimError, MachineError
 from dranode.driver.claims.held import ClaimRef
+from dranode.driver.process.logs import TextFormatter, operation
 from dranode.gpu import vfio
 from dranode.gpu.grants import Home
 from dranode.gpu.vfio import give_back, take
@@ -142,9 +143,11 @@ def test_restoring_works_without_the_driver_and_is_reported(caplog: pytest.LogCa
     machine = laptop()
     take(Kernel(machine), CLAIM, HOMES)
     machine.remove(f"{DRIVERS}/nvidia")
-    with caplog.at_level(logging.WARNING):
+    caplog.handler.setFormatter(TextFormatter())
+    with caplog.at_level(logging.WARNING), operation():
         give_back(Kernel(machine), HOMES)
     assert drivers(machine) == {GPU: None, SOUND: "snd_hda_intel"}
+    assert " op=" in caplog.text
     assert caplog.messages == [f"function={GPU} driver=nvidia could not be bound again: driver nvidia is not loaded"]
 
 
