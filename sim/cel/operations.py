@@ -44,6 +44,7 @@ from dranode.sim.cel.values import (
     time_between,
     timestamp,
     type_name,
+    wrapped,
 )
 
 
@@ -118,6 +119,8 @@ def modulo(left: Any, right: Any) -> Any:
     """Return `left % right`, with the sign of `left`."""
     if type(left) is not type(right) or type(left) is float:
         raise no_overload("_%_", left, right)
+    if right == -1:
+        negate(left)  # the least integer has no quotient, and therefore no remainder either
     return _number("_%_", left, lambda: left - right * _quotient(left, right, "modulus"))
 
 
@@ -481,9 +484,9 @@ _FUNCTIONS: Final[dict[str, Code]] = {
     "isLessThan": lambda left, right: kubernetes.order(left, right) < 0,
     "isQuantity": can_read(kubernetes.quantity_from),
     "isSemver": can_read(kubernetes.semver_from),
-    "major": lambda version: version.key[0],
-    "minor": lambda version: version.key[1],
-    "patch": lambda version: version.key[2],
+    "major": lambda version: wrapped(version.key[0]),
+    "minor": lambda version: wrapped(version.key[1]),
+    "patch": lambda version: wrapped(version.key[2]),
     "quantity": kubernetes.quantity_from,
     "semver": kubernetes.semver_from,
     "sign": kubernetes.sign,

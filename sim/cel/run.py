@@ -354,7 +354,9 @@ def member_of(value: Run, members: list[Any]) -> Planned | None:
         return constant(value=False)
     if any(type(member) not in (str, int, UInt, float, bool) for member in members):
         return None
-    keys = {map_key(member): True for member in members}
+    # cel-go also stores each integer as a double, which may round it.
+    doubles = [float(member) for member in members if type(member) in (int, UInt)]
+    keys = {map_key(member): True for member in (*members, *doubles)}
 
     def run(frame: Frame) -> bool:
         element = value(frame)

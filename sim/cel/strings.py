@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dranode.sim.cel.declarations import DYN, CELType, TypeKind
 from dranode.sim.cel.syntax import Expr, ListLiteral, MapLiteral, check_length
-from dranode.sim.cel.values import Duration, Timestamp, TypeValue, UInt, key_value, to_string, type_name
+from dranode.sim.cel.values import INT64, Duration, Timestamp, TypeValue, UInt, key_value, to_string, type_name
 
 # An escape of RE2 for any byte, which Go does not have.
 _ANY_BYTE: Final = re.compile(r"\\(?:Q[\s\S]*?(?:\\E|$)|(?P<code>[\s\S]))")
@@ -275,6 +275,8 @@ def _clauses(pattern: str, count: int) -> Iterator[tuple[str, str | None, int | 
                 else "unexpected end of string"
             )
         precision = int(clause["precision"][1:]) if clause["precision"] else None
+        if precision is not None and precision not in INT64:
+            raise ValueError(f"the precision {precision} has more than 64 bits")
         yield "", clause["verb"], precision, index
         index += 1
     yield pattern[end:], None, None, 0

@@ -9,6 +9,7 @@ import math
 import re
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
@@ -226,7 +227,7 @@ def _converted(number: Any, kind: type) -> Any:
     if isinstance(number, float) and not number.is_integer():
         return None
     if kind is float:
-        return float(number)
+        return float(number) if int(float(number)) == number else None
     whole = int(number)
     return kind(whole) if whole in (UINT64 if kind is UInt else INT64) else None
 
@@ -260,6 +261,7 @@ def are_equal(left: Any, right: Any) -> bool:
 def _equal(left: Any, right: Any) -> bool:  # noqa: PLR0911 - one for each kind
     kind, other = type(left), type(right)
     if kind in _NUMBERS and other in _NUMBERS:
+        left, right = _alike(left, right)
         return bool(left == right)
     if isinstance(left, _ALIKE_ONLY):
         if kind is not other or (kind is QuantityValue and right.computed):
@@ -274,6 +276,11 @@ def _equal(left: Any, right: Any) -> bool:  # noqa: PLR0911 - one for each kind
     if kind is OptionalValue:
         return left.present == right.present and (not left.present or equal(left.value, right.value))
     return bool(left == right)
+
+
+def _alike(left: Any, right: Any) -> tuple[Any, Any]:
+    """Return two numbers as cel-go compares them: an integer beside a double becomes a double, which may round it."""
+    return (float(left), float(right)) if float in (type(left), type(right)) else (left, right)
 
 
 def look_at(count: int) -> None:
@@ -319,6 +326,7 @@ def compare(left: Any, right: Any) -> int:
     if kind in _NUMBERS and other in _NUMBERS:
         if left != left or right != right:  # noqa: PLR0124 - not a number
             raise ValueError("NaN values cannot be ordered")
+        left, right = _alike(left, right)
     elif kind is not other or kind not in (bool, str, bytes, Duration, Timestamp):
         raise ValueError(f"no such overload: {type_name(left)} and {type_name(right)} have no order")
     if isinstance(left, (Duration, Timestamp)):
@@ -359,6 +367,7 @@ _FIRST: Final = -62135596800 * SECOND
 _AFTER_LAST: Final = 253402300800 * SECOND
 _DAY: Final = 86400
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_OFFSET: Final = 365 * 24 * 60  # minutes; Go goes on to where its nanoseconds wrap
 # Python has the calendar of these years in every time zone.
 _EARLY: Final = _FIRST // SECOND + 366 * _DAY
 _LATE: Final = _AFTER_LAST // SECOND - 366 * _DAY
@@ -467,15 +476,16 @@ def any_moment(nanoseconds: int) -> Timestamp:
     """Any moment, also one that no text can say; Go counts its seconds since the year 1, in 64 bits."""
     seconds, rest = divmod(nanoseconds, SECOND)
     first = _FIRST // SECOND
-    return Timestamp((_wrapped(seconds - first) + first) * SECOND + rest)
+    return Timestamp((wrapped(seconds - first) + first) * SECOND + rest)
 
 
 def unix_seconds(value: Timestamp) -> int:
     """Return the seconds since 1970, in 64 bits."""
-    return _wrapped(value.nanoseconds // SECOND)
+    return wrapped(value.nanoseconds // SECOND)
 
 
-def _wrapped(number: int) -> int:
+def wrapped(number: int) -> int:
+    """Return the number as Go's `int64` holds it."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -498,25 +508,25 @@ def _local(value: Timestamp, zone: Any) -> tuple[datetime, int]:
         cycles = (seconds - _EARLY) // _CYCLE
     elif seconds >= _LATE:
         cycles = (seconds - _LATE) // _CYCLE + 1
-    local = (_EPOCH + timedelta(seconds=seconds - cycles * _CYCLE)).astimezone(zone)
+    local = _EPOCH + timedelta(seconds=seconds - cycles * _CYCLE)
+    local = local + zone if isinstance(zone, timedelta) else local.astimezone(zone)
     return local, local.year + cycles * _CYCLE_YEARS
 
 
 def _zone(text: str) -> Any:
-    """Return a time zone by its name or its offset, such as `+02:00`."""
+    """Return a time zone by its name, or its offset, such as `+02:00`, of which Go allows any number of hours."""
     hours, colon, minutes = text.partition(":")
     if not colon:
         try:
-            return UTC if text in ("", "UTC") else ZoneInfo(text)
+            return UTC if text in ("", "UTC", "Local") else ZoneInfo(text)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise ValueError(f"unknown time zone {text}") from error
     if not re.fullmatch(r"[+-]?[0-9]+", hours) or not re.fullmatch(r"[+-]?[0-9]+", minutes):
         raise ValueError(f"unknown time zone {text}")
     offset = abs(int(hours)) * 60 + int(minutes)
-    try:
-        return timezone(timedelta(minutes=-offset if int(hours) < 0 else offset))
-    except ValueError as error:
-        raise ValueError(f"unknown time zone {text}") from error
+    if offset > _MAX_OFFSET:
+        raise ValueError(f"unknown time zone {text}")
+    return timedelta(minutes=-offset if int(hours) < 0 else offset)
 
 
 def _of_moment(read: Callable[[datetime, int], int], read_duration: Callable[[int], int] | None = None) -> Any:
@@ -559,9 +569,11 @@ GETTERS: Final[dict[str, Callable[..., int]]] = {
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _UNSIGNED: Final = re.compile(r"[0-9]+", re.ASCII)
 _DOUBLE: Final = re.compile(
-    r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf|infinity|nan))", re.ASCII
+    r"[+-]?(?:(?:D\.?(?:D)?|\.D)(?:[eE][+-]?D)?|(?i:inf|infinity|nan))".replace("D", "[0-9]+(?:_[0-9]+)*"), re.ASCII
 )
-_HEX_DOUBLE: Final = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+", re.ASCII)
+_HEX_DOUBLE: Final = re.compile(
+    r"[+-]?0x(?:_?H\.?(?:H)?|\.H)p[+-]?H".replace("H", "[0-9a-f]+(?:_[0-9a-f]+)*"), re.ASCII | re.IGNORECASE
+)
 _TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
 _EXPONENTS: Final = range(-4, 6)
@@ -591,8 +603,9 @@ def to_double(value: Any) -> float:
         return float(value)
     if isinstance(value, str):
         if _HEX_DOUBLE.fullmatch(value):
-            return float.fromhex(value)
-        if _DOUBLE.fullmatch(value):
+            with suppress(OverflowError, ValueError):
+                return float.fromhex(value.replace("_", ""))
+        elif _DOUBLE.fullmatch(value):
             number = float(value)
             if not (math.isinf(number) and value.strip("+-")[0].isdigit()):
                 return number
