@@ -27,6 +27,7 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 # nodes, and never at a smaller share of them.
 _ALWAYS_ALL: Final = 100
 _LEAST_PERCENT: Final = 5
+_VOLUMES_SCORED: Final = 36  # the minor release since which images of volumes count for ImageLocality
 # Without these no claim can be allocated.
 _PLURALS: Final = {"ResourceSlice": "resourceslices", "DeviceClass": "deviceclasses"}
 
@@ -57,7 +58,7 @@ def cluster_notes(dump: ClusterDump, *, adds: bool = False) -> Iterator[str]:
         yield f"kube-scheduler reserves room for {_listed(nominated)}, which preempted other pods; dranode does not"
 
 
-def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterator[str]:
+def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice, features: Features) -> Iterator[str]:
     """Yield what the answer for one pod does not cover, one sentence each."""
     pod = demand.pod
     if pod.spec.scheduler_name not in ("", DEFAULT_SCHEDULER):
@@ -80,7 +81,7 @@ def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterat
     yield from notes_on_failure(choice.oddities)
     feasible = choice.best.feasible if choice.best is not None else 0
     if feasible > 1:
-        yield from _images(dump, pod)
+        yield from _images(dump, pod, features.release.number[0])
     yield from _unknown_objects(dump, pod, feasible)
     most = nodes_to_find(len(dump.nodes))
     if feasible > most:
@@ -103,9 +104,11 @@ def _preemption(dump: ClusterDump, pod: SchedulingPod, choice: PodChoice) -> Ite
         yield "kube-scheduler preempts no pods for their devices (KEP-5690); --evict shows which could be evicted"
 
 
-def _images(dump: ClusterDump, pod: SchedulingPod) -> Iterator[str]:
-    containers = (*pod.spec.init_containers, *pod.spec.containers)
-    for image in dict.fromkeys(container.image for container in containers):
+def _images(dump: ClusterDump, pod: SchedulingPod, minor: int) -> Iterator[str]:
+    images = [container.image for container in (*pod.spec.init_containers, *pod.spec.containers)]
+    if minor >= _VOLUMES_SCORED:
+        images += [volume.image.reference for volume in pod.spec.volumes]
+    for image in dict.fromkeys(images):
         last = image.rpartition("/")[2]
         count = dump.images.get(image if ":" in last or "@" in last else f"{image}:latest", 0)
         if 0 < count < len(dump.nodes):
@@ -258,7 +261,9 @@ class ClusterQuestions:
     def answer(self, state: ClusterState, demand: PodDemand) -> PodAnswer:
         """Place one pod."""
         choice = self.scheduler.choose(state, demand)
-        return PodAnswer(demand, state, choice, tuple(pod_notes(self.dump, demand, choice)), self.scheduler)
+        return PodAnswer(
+            demand, state, choice, tuple(pod_notes(self.dump, demand, choice, self.features)), self.scheduler
+        )
 
 
 def _named_pod(name: str, pods: Sequence[SchedulingPod]) -> SchedulingPod:

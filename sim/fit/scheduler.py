@@ -86,7 +86,7 @@ class NodeRankings:
 
     def _ranking(self, state: ClusterState, demand: PodDemand) -> tuple[NodeTable, NodeRanking]:
         devices = self._devices.demand(demand.claims) if demand.claims else None
-        constraints, sets_constraints = preferred_spread(demand.pod, state.snapshot)
+        constraints, sets_constraints = preferred_spread(demand.pod, state.snapshot, self._minor)
         kind = _kind(demand.info, devices)
         key = (
             kind,

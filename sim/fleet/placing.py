@@ -77,7 +77,9 @@ def demands_in(pods: Iterable[PodWithClaims], dump: ClusterDump, features: Featu
     return tuple(sorted(demands, key=_placing_order))
 
 
-def imagined_notes(nodes: Sequence[SchedulingNode], dump: ClusterDump, demands: Sequence[PodDemand]) -> Iterator[str]:
+def imagined_notes(
+    nodes: Sequence[SchedulingNode], dump: ClusterDump, demands: Sequence[PodDemand], features: Features
+) -> Iterator[str]:
     """Yield a sentence for everything that the placement does not cover; `nodes` are those of the nodes.yaml."""
     yield from cluster_notes(dump)
     for resource in _UNLIMITED:
@@ -91,7 +93,7 @@ def imagined_notes(nodes: Sequence[SchedulingNode], dump: ClusterDump, demands: 
     yield from _absent_drivers(dump, demands)
     noted: dict[str, list[str]] = {}
     for demand in demands:
-        for note in pod_notes(dump, demand, PodChoice(demand.pod.key, None)):
+        for note in pod_notes(dump, demand, PodChoice(demand.pod.key, None), features):
             noted.setdefault(note, []).append(demand.pod.key)
     for note, pods in noted.items():
         more = f" and {len(pods) - 1} more" if pods[1:] else ""

@@ -98,7 +98,7 @@ def place(
         progress=lambda pod: progress(f"pod {next(number)} of {len(demands)}: {pod}"),
     )
     progress("looking for stranded devices")
-    notes = imagined_notes(fleet.bare_nodes, dump, demands)
+    notes = imagined_notes(fleet.bare_nodes, dump, demands, features)
     return report_on(
         questions.scheduler,
         state,
@@ -136,7 +136,7 @@ def admit(
     run = run_queues(setup, placed)
     results = [result for pods in placed.results.values() for result in pods]
     demands = [placed.state.demands[result.pod] for result in results]
-    notes = imagined_notes(fleet.bare_nodes, dump, demands)
+    notes = imagined_notes(fleet.bare_nodes, dump, demands, features)
     report = report_on(
         questions.scheduler,
         placed.state,

@@ -249,7 +249,10 @@ def _placement_errors(pod: SchedulingPod) -> Iterator[FieldError]:
         where = f"spec.tolerations[{index}]"
         if not toleration.key and toleration.operator != "Exists":
             yield FieldError(f"{where}.operator", "without a key, the operator must be Exists")
-        if toleration.operator not in _COMPARING:  # they are alpha
+        if toleration.operator in _COMPARING:
+            problem = "needs the gate TaintTolerationComparisonOperators, which is alpha and not simulated"
+            yield FieldError(f"{where}.operator", f"{toleration.operator} {problem}")
+        else:
             yield from toleration_errors(toleration, where, _EFFECTS)
     for index, constraint in enumerate(pod.spec.topology_spread_constraints):
         where = f"spec.topologySpreadConstraints[{index}]"

@@ -207,10 +207,17 @@ class SchedulingContainer(PodContainer, frozen=True, kw_only=True):
     volume_mounts: tuple[Mapping[str, Any], ...] = ()
 
 
+class PodImage(APIDocument, frozen=True, kw_only=True):
+    """`image` of a volume."""
+
+    reference: str = ""
+
+
 class PodVolume(APIDocument, frozen=True, kw_only=True):
-    """`Pod.spec.volumes[]` with the sources that can tie a pod to nodes."""
+    """`Pod.spec.volumes[]` with the sources that can tie a pod to nodes, and the image that nodes may have."""
 
     name: str = ""
+    image: PodImage = PodImage()
     aws_elastic_block_store: Mapping[str, Any] | None = None
     azure_disk: Mapping[str, Any] | None = None
     cinder: Mapping[str, Any] | None = None
@@ -226,7 +233,7 @@ class PodVolume(APIDocument, frozen=True, kw_only=True):
     @property
     def placed(self) -> bool:
         """Return whether kube-scheduler's volume plug-ins check it."""
-        return any(getattr(self, field) is not None for field in self.__struct_fields__ if field != "name")
+        return any(getattr(self, field) is not None for field in self.__struct_fields__[2:])
 
 
 class SchedulingGate(APIDocument, frozen=True, kw_only=True):

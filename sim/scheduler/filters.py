@@ -106,7 +106,7 @@ class Filters:
             DocumentError: a selector of the pod is invalid.
         """
         self.own = OwnFilters(info.pod, minor, elsewhere)
-        self._spread = SpreadFilter(info.pod, snapshot)
+        self._spread = SpreadFilter(info.pod, snapshot, minor)
         self._affinity = AffinityFilter(info, snapshot, minor)
         self.far_reaching = not self._spread.idle or not self._affinity.idle
 

@@ -16,6 +16,7 @@ from dranode.sim.scheduler.snapshot import NodeInfo
 
 TOO_MANY_PODS: Final = "Too many pods"
 _SCORED: Final = (CPU, MEMORY)
+_IMPROVES_SINCE: Final = 36  # a minor release
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +75,20 @@ class ResourceScore:
     Attributes:
         non_zero: CPU and memory, with a default amount for each container without a request.
         plain: CPU and memory as requested.
+        improves: whether balance is scored by how much the pod improves it, as since 1.36 (kubernetes#135573).
     """
 
     non_zero: tuple[int, int]
     plain: tuple[int, int]
+    improves: bool
 
     @classmethod
     def of(cls, pod: SchedulingPod, minor: int) -> ResourceScore:
         """Add up the requests; pod-level requests count only for the balance, as in kube-scheduler."""
         non_zero = amounts_of(pod_requests(pod, Counting(minor, pod_level=False, missing=NON_ZERO)))
         plain = amounts_of(pod_requests(pod, Counting(minor, status=True)))
-        return cls((non_zero.get(CPU, 0), non_zero.get(MEMORY, 0)), (plain.get(CPU, 0), plain.get(MEMORY, 0)))
+        shown, counted = ((amounts.get(CPU, 0), amounts.get(MEMORY, 0)) for amounts in (non_zero, plain))
+        return cls(shown, counted, minor >= _IMPROVES_SINCE)
 
     def least_allocated(self, info: NodeInfo) -> int:
         """Return a score from 0 to 100 for the share of CPU and memory that would be left."""
@@ -101,7 +105,7 @@ class ResourceScore:
         return not any(self.plain)
 
     def balanced(self, info: NodeInfo) -> int:
-        """Return a score from 50 to 100: the more, the closer the pod brings the used shares of CPU and memory."""
+        """Return a score from 50 to 100: the more, the closer the used shares of CPU and memory are, or get."""
         used = [info.requested.get(name, 0) for name in _SCORED]
         total = [info.allocatable.get(name, 0) for name in _SCORED]
         # A resource that the node does not have at all is ignored.
@@ -109,6 +113,8 @@ class ResourceScore:
         after = _balance(
             [(amount + more, most) for amount, more, most in zip(used, self.plain, total, strict=True) if most]
         )
+        if not self.improves:
+            return after
         # Go divides towards zero.
         return MAX_SCORE // 2 + math.trunc((MAX_SCORE // 2 + after - before) / 2)
 

@@ -74,7 +74,7 @@ def _tables(
 ) -> dict[str, Mapping[str, int]]:
     pod = info.pod
     resources = ResourceScore.of(pod, minor)
-    spread = spread_scores(pod, snapshot, feasible)
+    spread = spread_scores(pod, snapshot, feasible, minor)
     affinity = AffinityScore(info, snapshot, minor)
 
     def raws(score: Callable[[NodeInfo], int]) -> dict[str, int]:

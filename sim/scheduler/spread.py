@@ -28,6 +28,8 @@ _ZONE: Final = "topology.kubernetes.io/zone"
 _HARD: Final = "DoNotSchedule"
 _SOFT: Final = "ScheduleAnyway"
 _HONOR: Final = "Honor"
+# The minor release since which an empty selector counts all pods (kubernetes#141340).
+_EMPTY_COUNTS: Final = 38
 # The topology key and maxSkew of kube-scheduler's default constraints, for pods without constraints.
 _DEFAULTS: Final = ((HOSTNAME, 3), (_ZONE, 5))
 
@@ -43,6 +45,7 @@ class SpreadConstraint:
         pods: the selector of the pods that count.
         honors_affinity: whether nodes that the pod's node affinity excludes are left out.
         honors_taints: whether nodes with taints that the pod does not tolerate are left out.
+        idle: whether no pod counts, whatever the selector.
     """
 
     topology_key: str
@@ -51,6 +54,7 @@ class SpreadConstraint:
     min_domains: int = 1
     honors_affinity: bool = True
     honors_taints: bool = False
+    idle: bool = False
 
     @property
     def key(self) -> Hashable:
@@ -65,7 +69,7 @@ class SpreadConstraint:
 
     def matching(self, pod: SchedulingPod, info: NodeInfo) -> int:
         """Return how many pods of a node count; terminating pods do not."""
-        if self.pods.everything:
+        if self.idle:
             return 0
         return sum(self.counts(pod, other.pod) for other in info.pods.values())
 
@@ -74,7 +78,7 @@ class SpreadConstraint:
         return (
             other.metadata.namespace == pod.metadata.namespace
             and other.metadata.deletion_timestamp is None
-            and not self.pods.everything
+            and not self.idle
             and self.pods.matches(other.metadata.labels)
         )
 
@@ -82,14 +86,14 @@ class SpreadConstraint:
 class SpreadFilter:
     """Filters nodes by the required constraints of a pod."""
 
-    def __init__(self, pod: SchedulingPod, snapshot: Snapshot) -> None:
+    def __init__(self, pod: SchedulingPod, snapshot: Snapshot, minor: int) -> None:
         """Count the pods.
 
         Raises:
             DocumentError: a selector of the pod is invalid.
         """
         self._pod = pod
-        self._constraints = _constraints(pod, _HARD)
+        self._constraints = _constraints(pod, _HARD, minor)
         keys = [constraint.topology_key for constraint in self._constraints]
         self._matching: list[dict[str, int]] = [{} for _ in keys]
         if not keys:
@@ -122,13 +126,13 @@ class SpreadFilter:
         return None
 
 
-def spread_scores(pod: SchedulingPod, snapshot: Snapshot, feasible: Iterable[NodeInfo]) -> dict[str, int]:
+def spread_scores(pod: SchedulingPod, snapshot: Snapshot, feasible: Iterable[NodeInfo], minor: int) -> dict[str, int]:
     """Return the score of each node that fits, by name; empty if the pod is not spread.
 
     Raises:
         DocumentError: a selector of the pod is invalid.
     """
-    constraints, sets_constraints = preferred_spread(pod, snapshot)
+    constraints, sets_constraints = preferred_spread(pod, snapshot, minor)
     if not constraints:
         return {}
     tally = SpreadTally(pod, constraints, own=sets_constraints)
@@ -142,25 +146,25 @@ def requires_spread(pod: SchedulingPod) -> bool:
     return any(item.when_unsatisfiable == _HARD for item in pod.spec.topology_spread_constraints)
 
 
-def preferred_spread(pod: SchedulingPod, snapshot: Snapshot) -> tuple[tuple[SpreadConstraint, ...], bool]:
+def preferred_spread(pod: SchedulingPod, snapshot: Snapshot, minor: int) -> tuple[tuple[SpreadConstraint, ...], bool]:
     """Return the constraints that only affect the score, and whether the pod sets them itself.
 
     Raises:
         DocumentError: a selector of the pod is invalid.
     """
     sets_constraints = bool(pod.spec.topology_spread_constraints)
-    return (_constraints(pod, _SOFT) if sets_constraints else _defaults(pod, snapshot)), sets_constraints
+    return (_constraints(pod, _SOFT, minor) if sets_constraints else _defaults(pod, snapshot)), sets_constraints
 
 
-def _constraints(pod: SchedulingPod, action: str) -> tuple[SpreadConstraint, ...]:
+def _constraints(pod: SchedulingPod, action: str, minor: int) -> tuple[SpreadConstraint, ...]:
     return tuple(
-        _constraint(pod, constraint, f"spec.topologySpreadConstraints[{index}]")
+        _constraint(pod, constraint, minor, f"spec.topologySpreadConstraints[{index}]")
         for index, constraint in enumerate(pod.spec.topology_spread_constraints)
         if constraint.when_unsatisfiable == action
     )
 
 
-def _constraint(pod: SchedulingPod, constraint: TopologySpreadConstraint, path: str) -> SpreadConstraint:
+def _constraint(pod: SchedulingPod, constraint: TopologySpreadConstraint, minor: int, path: str) -> SpreadConstraint:
     labels = pod.metadata.labels
     # Without a selector, no pod matches, and matchLabelKeys do not change that.
     requirements = tuple(
@@ -179,6 +183,7 @@ def _constraint(pod: SchedulingPod, constraint: TopologySpreadConstraint, path: 
         constraint.min_domains or 1,
         constraint.node_affinity_policy == _HONOR,
         constraint.node_taints_policy == _HONOR,
+        pods.everything and minor < _EMPTY_COUNTS,
     )
 
 

@@ -255,13 +255,11 @@ def with_image(node: Document, *names: str) -> Document:
 )
 def test_images_that_some_nodes_have_are_named_as_not_scored(image: str, *, noted: bool) -> None:
     bare, full = node_document("a"), with_image(node_document("b"), "r.example/x:latest", "y:latest")
-    pod = pod_document("p")
-    pod["spec"]["containers"][0]["image"] = image
-    (answer,) = answers(with_image(bare, "y:latest"), full, pod)
-    assert any("ImageLocality" in note for note in answer.notes) == noted
-    assert not noted or answer.notes[0].startswith(
-        f"kube-scheduler may prefer the 1 of 2 nodes that have its image {image}"
-    )
+    volume = {"name": "v", "image": {"reference": image}}
+    for spec in ({"containers": [{"name": "x", "image": image}]}, {"volumes": [volume]}):
+        (answer,) = answers(with_image(bare, "y:latest"), full, pod_document("p", **spec))
+        start = f"kube-scheduler may prefer the 1 of 2 nodes that have its image {image};"
+        assert [note.startswith(start) for note in answer.notes if "ImageLocality" in note] == [True] * noted
 
 
 def test_the_overhead_of_a_runtime_class_is_named_as_not_simulated() -> None:
