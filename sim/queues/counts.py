@@ -4,7 +4,7 @@ Containers are added up like in kube-scheduler. DRA devices of ResourceClaimTemp
 DeviceClass backs, count under the name that `deviceClassMappings` gives their DeviceClass (Kueue's KEP-2941). Kueue
 first refuses claims that it cannot count, and templates that match too few devices of the cluster.
 
-Source: pkg/controller/core/workload_controller.go and pkg/dra/claims.go of Kueue 0.19.2.
+Source: pkg/controller/core/workload_controller.go and pkg/dra/claims.go of Kueue 0.20.
 """
 
 from collections.abc import Iterable, Mapping
@@ -87,6 +87,9 @@ def pod_counts(spec: SchedulingPodSpec, namespace: str, devices: Devices) -> Req
 def _claim(spec: ResourceClaimSpec, devices: Devices) -> RequestCounts:
     counts: RequestCounts = {}
     for request in map(_countable, spec.devices.requests):
+        # Admin access takes no device from others (kubernetes-sigs/kueue#13642).
+        if request.admin_access:
+            continue
         name = devices.mapped.get(request.device_class_name)
         if name is None:
             raise UncountableError(f'no deviceClassMappings entry names DeviceClass "{request.device_class_name}"')
@@ -98,9 +101,7 @@ def _countable(request: DeviceRequest) -> ExactDeviceRequest:
     exactly = request.exactly
     if exactly is None:
         raise UncountableError(f"request {request.name}: Kueue does not support prioritized lists (firstAvailable)")
-    if exactly.admin_access:
-        raise UncountableError(f"request {request.name}: Kueue 0.19 does not support adminAccess")
-    if exactly.allocation_mode == "All":
+    if exactly.allocation_mode == "All" and not exactly.admin_access:
         raise UncountableError("a request for all devices of a class cannot be counted before it is allocated")
     return exactly
 
@@ -175,7 +176,7 @@ def _matching(
 def _containers(spec: SchedulingPodSpec) -> RequestCounts:
     """Return what the containers of a pod request together."""
     # The pod of a Job does not exist yet, so Kueue applies the API server's defaults itself, except that a limit of the
-    # whole pod goes before the requests of its containers (UseLimitsAsMissingRequestsInPod of Kueue 0.19).
+    # whole pod goes before the requests of its containers (UseLimitsAsMissingRequestsInPod of Kueue 0.20).
     whole = replace(spec.resources, requests={**spec.resources.limits, **spec.resources.requests})
     pod = with_default_amounts(SchedulingPod(spec=replace(spec, resources=whole)))
     requests = pod_requests(pod, Counting(NEWEST_STABLE.number[0]))

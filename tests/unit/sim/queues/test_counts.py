@@ -121,6 +121,11 @@ def test_a_template_counts_once_for_each_claim_made_from_it() -> None:
     assert _read(_with_claims("t", "t"), _template(_exactly("dra.gpu"))).pod_sets[0].requests == {"gpus": 2}
 
 
+def test_admin_access_counts_nothing() -> None:
+    read = _read(_with_claims("t"), _template(_exactly("other", adminAccess=True, allocationMode="All")))
+    assert (read.inadmissible, read.pod_sets[0].requests) == ("", {})
+
+
 def test_a_workload_that_names_a_claim_is_refused() -> None:
     spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}], "containers": [_asks(cpu=1)]}
     read = _read(spec)
@@ -135,7 +140,6 @@ UNCOUNTABLE: dict[str, tuple[list[dict[str, Any]], str]] = {
     ),
     "all devices": ([_template(_exactly("dra.gpu", allocationMode="All"))], "cannot be counted before it is allocated"),
     "a prioritized list": ([_template(_list(("big-gpu", 1), ("small-gpu", 2)))], "firstAvailable"),
-    "admin access": ([_template(_exactly("dra.gpu", adminAccess=True))], "adminAccess"),
     "a selector that does not compile": ([_template(_exactly("dra.gpu", selectors=_cel("device.nope")))], "selector"),
     "a missing template": ([], 'ResourceClaimTemplate "t" does not exist'),
 }
