@@ -18,7 +18,7 @@ from dranode.sim.allocator.pools import AttributesRead, Pool, PoolIndex, orders
 from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import (
     AllocationError,
-    AllocationRequest,
+    DeviceDemand,
     Outcome,
     Reason,
     allocation_requests,
@@ -74,17 +74,17 @@ class Allocator:
     def allocate(self, claims: Sequence[ResourceClaim], node: Node, allocated: Allocated) -> tuple[Outcome, ...]:
         """Return the devices for the claims on the node, all or none; `allocated` is what other claims hold."""
         try:
-            requests, pools = self.requests(claims), self.inventory.pools(node)
-            solution = self.search(claims, requests, pools, allocated)
+            demand, pools = self.demand(claims), self.inventory.pools(node)
+            solution = self.search(demand, pools, allocated)
         except AllocationError as error:
             return failures(claims, node.metadata.name, error)
         if solution.picks is None:
-            miss = self.nearest_miss(claims, requests, pools, allocated)
+            miss = self.nearest_miss(demand, pools, allocated)
             return unfit(claims, f"does not fit on node {node.metadata.name}: {miss.sentence}", solution.oddities)
-        return self.outcomes(claims, requests, solution, node.metadata.name)
+        return self.outcomes(demand, solution, node.metadata.name)
 
-    def requests(self, claims: Sequence[ResourceClaim]) -> tuple[tuple[AllocationRequest, ...], ...]:
-        """Return the requests of the claims.
+    def demand(self, claims: Sequence[ResourceClaim]) -> DeviceDemand:
+        """Return the claims with their requests.
 
         Raises:
             AllocationError: a claim cannot be allocated anywhere.
@@ -93,24 +93,19 @@ class Allocator:
         for claim in claims:
             if not self._read.covers(claim.spec.devices, self.features.stored_expressions):
                 raise ValueError(f"claim {claim_name(claim)} was not passed to the allocator at construction")
-        return tuple(allocation_requests(claim, self.classes, self.features) for claim in claims)
+        requests = tuple(allocation_requests(claim, self.classes, self.features) for claim in claims)
+        return DeviceDemand(tuple(claims), requests)
 
-    def search(
-        self,
-        claims: Sequence[ResourceClaim],
-        requests: Sequence[tuple[AllocationRequest, ...]],
-        pools: Sequence[Pool],
-        allocated: Allocated,
-    ) -> Solution:
+    def search(self, demand: DeviceDemand, pools: Sequence[Pool], allocated: Allocated) -> Solution:
         """Find devices for the claims in these pools.
 
         Raises:
             AllocationError: the search ended with an error, or found nothing and a pool is invalid.
         """
-        solution = self.search_in_order(claims, requests, pools, allocated)
+        solution = self.search_in_order(demand, pools, allocated)
         if not self.features.fixed_order:
             devices = _devices(solution)
-            alternatives = (self.search_in_order(claims, requests, order, allocated) for order in orders(pools))
+            alternatives = (self.search_in_order(demand, order, allocated) for order in orders(pools))
             if any(_devices(alternative) != devices for alternative in alternatives):
                 solution = _at_random(solution)
         if isinstance(solution, AllocationError):
@@ -118,34 +113,24 @@ class Allocator:
         return solution
 
     def search_in_order(
-        self,
-        claims: Sequence[ResourceClaim],
-        requests: Sequence[tuple[AllocationRequest, ...]],
-        pools: Sequence[Pool],
-        allocated: Allocated,
+        self, demand: DeviceDemand, pools: Sequence[Pool], allocated: Allocated
     ) -> Solution | AllocationError:
         """Return the result of searching the pools in the given order."""
         try:
-            solution = search(claims, requests, pools, self.counted(allocated), self._selectors)
+            solution = search(demand, pools, self.counted(allocated), self._selectors)
             if solution.picks is None:
                 _check_valid(pools, self.features)
             else:
-                for claim, picks in zip(claims, solution.picks, strict=True):
+                for claim, picks in zip(demand.claims, solution.picks, strict=True):
                     check_selectors(claim, picks, self.features)
         except AllocationError as error:
             return error
         return solution
 
-    def nearest_miss(
-        self,
-        claims: Sequence[ResourceClaim],
-        requests: Sequence[tuple[AllocationRequest, ...]],
-        pools: Sequence[Pool],
-        allocated: Allocated,
-    ) -> Miss:
+    def nearest_miss(self, demand: DeviceDemand, pools: Sequence[Pool], allocated: Allocated) -> Miss:
         """Return why the claims do not fit into these pools."""
         try:
-            return nearest_miss(claims, requests, pools, self.counted(allocated), self._selectors)
+            return nearest_miss(demand, pools, self.counted(allocated), self._selectors)
         except AllocationError as error:
             return Miss(0, Stage.SELECTOR, Fraction(0), str(error))
 
@@ -159,21 +144,13 @@ class Allocator:
         Raises:
             AllocationError: a class does not exist, or a selector cannot be evaluated.
         """
-        return usable_devices(claims, self.requests(claims), pools, self._selectors)
+        return usable_devices(self.demand(claims), pools, self._selectors)
 
-    def outcomes(
-        self,
-        claims: Sequence[ResourceClaim],
-        requests: Sequence[tuple[AllocationRequest, ...]],
-        solution: Solution,
-        node: str,
-    ) -> tuple[Outcome, ...]:
+    def outcomes(self, demand: DeviceDemand, solution: Solution, node: str) -> tuple[Outcome, ...]:
         """Return the outcomes of the claims for a solution."""
         made = []
-        for claim, claim_requests, picks in zip(claims, requests, solution.picks or (), strict=True):
-            result = allocation(
-                claim, claim_requests, picks, node=node, features=self.features, share_id=self._new_share_id
-            )
+        for (claim, requests), picks in zip(demand.pairs, solution.picks or (), strict=True):
+            result = allocation(claim, requests, picks, node=node, features=self.features, share_id=self._new_share_id)
             notes = notes_on_success(claim, picks, result, solution.oddities, self.features)
             made.append(Outcome(claim, node, result, notes=notes))
         return tuple(made)

@@ -31,7 +31,7 @@ from dranode.sim.allocator.capacity import (
 from dranode.sim.allocator.constraints import attribute_values, common_values, lookup
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Candidate, Pool
-from dranode.sim.allocator.requests import AllocationError, AllocationRequest, Alternative, claim_name
+from dranode.sim.allocator.requests import AllocationError, AllocationRequest, Alternative, DeviceDemand, claim_name
 from dranode.sim.allocator.result import DevicePick, Oddity, allocation
 from dranode.sim.allocator.search import search
 from dranode.sim.allocator.selectors import Selectors
@@ -76,13 +76,7 @@ _DRIVER: Final = re.compile(r"""\bdevice\.driver\s*==\s*(["'])([^"'\\]+)\1""")
 _Verdict: TypeAlias = tuple[Stage, Fraction, str, str]
 
 
-def nearest_miss(
-    claims: Sequence[ResourceClaim],
-    requests: Sequence[tuple[AllocationRequest, ...]],
-    pools: Sequence[Pool],
-    allocated: Allocated,
-    selectors: Selectors,
-) -> Miss:
+def nearest_miss(demand: DeviceDemand, pools: Sequence[Pool], allocated: Allocated, selectors: Selectors) -> Miss:
     """Return why the claims do not fit into these pools.
 
     Raises:
@@ -90,39 +84,36 @@ def nearest_miss(
     """
     explainer = _Explainer(pools, allocated, selectors)
     satisfied = 0
-    for claim, claim_requests in zip(claims, requests, strict=True):
-        for request in claim_requests:
+    for claim, requests in demand.pairs:
+        for request in requests:
             misses = [explainer.alternative(item, claim_name(claim), satisfied) for item in request.alternatives]
             if all(miss is not None for miss in misses):
                 return max(miss for miss in misses if miss is not None)
             satisfied += 1
-    for claim, claim_requests in zip(claims, requests, strict=True):
+    for claim, requests in demand.pairs:
         for constraint in claim.spec.devices.constraints:
             if constraint.match_attribute is not None:
-                sentence = explainer.match(constraint, claim_requests, claim_name(claim))
+                sentence = explainer.match(constraint, requests, claim_name(claim))
                 if sentence:
                     return Miss(satisfied, Stage.CONSTRAINT, Fraction(1), sentence)
-    return _after_earlier(claims, requests, pools, allocated, selectors) or _constrained(claims, satisfied)
+    return _after_earlier(demand, pools, allocated, selectors) or _constrained(demand.claims, satisfied)
 
 
 def _after_earlier(
-    claims: Sequence[ResourceClaim],
-    requests: Sequence[tuple[AllocationRequest, ...]],
-    pools: Sequence[Pool],
-    allocated: Allocated,
-    selectors: Selectors,
+    demand: DeviceDemand, pools: Sequence[Pool], allocated: Allocated, selectors: Selectors
 ) -> Miss | None:
     """Return what the first request lacks that fits alone, but not after those before it; constraints are ignored."""
-    unconstrained = [
+    claims = demand.claims
+    unconstrained = tuple(
         replace(claim, spec=replace(claim.spec, devices=replace(claim.spec.devices, constraints=())))
         for claim in claims
-    ]
-    in_order = [(number, request) for number, of_claim in enumerate(requests) for request in of_claim]
+    )
+    in_order = [(number, request) for number, of_claim in enumerate(demand.requests) for request in of_claim]
     before: tuple[tuple[DevicePick, ...], ...] = tuple(() for _ in claims)
     for count, (number, request) in enumerate(in_order, start=1):
         parts = tuple(tuple(item for owner, item in in_order[:count] if owner == claim) for claim in range(len(claims)))
         try:
-            picks = search(unconstrained, parts, pools, allocated, selectors).picks
+            picks = search(DeviceDemand(unconstrained, parts), pools, allocated, selectors).picks
         except AllocationError:
             return None
         if picks is None:
@@ -158,10 +149,7 @@ def _constrained(claims: Sequence[ResourceClaim], satisfied: int) -> Miss:
 
 
 def usable_devices(
-    claims: Sequence[ResourceClaim],
-    requests: Sequence[tuple[AllocationRequest, ...]],
-    pools: Sequence[Pool],
-    selectors: Selectors,
+    demand: DeviceDemand, pools: Sequence[Pool], selectors: Selectors
 ) -> frozenset[tuple[str, str, str]]:
     """Return the devices that a request chooses and those that share counters with them, by driver, pool and name.
 
@@ -171,8 +159,8 @@ def usable_devices(
     candidates = [candidate for pool in pools for candidate in pool.candidates]
     chosen = [
         candidate
-        for claim, claim_requests in zip(claims, requests, strict=True)
-        for request in claim_requests
+        for claim, requests in demand.pairs
+        for request in requests
         for alternative in request.alternatives
         for candidate in candidates
         if selectors.exclusion(alternative, candidate, claim_name(claim)) is None

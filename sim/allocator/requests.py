@@ -5,14 +5,18 @@ are detected here, but the error is raised later, in the order of the requests: 
 with another error that depends on the devices of the node.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from dranode.api.documents import encode_json
 from dranode.api.errors import DranodeError
 from dranode.api.quantity import Quantity
 from dranode.api.resource import (
@@ -64,6 +68,29 @@ class AllocationError(DranodeError):
         self.reason = reason
         self.scope: Scope = scope
         self.detail = detail
+
+
+@dataclass(frozen=True)
+class DeviceDemand:
+    """Claims to allocate together.
+
+    Attributes:
+        claims: the claims.
+        requests: the requests of each claim.
+    """
+
+    claims: tuple[ResourceClaim, ...]
+    requests: tuple[tuple[AllocationRequest, ...], ...]
+
+    @property
+    def pairs(self) -> Iterator[tuple[ResourceClaim, tuple[AllocationRequest, ...]]]:
+        """Return each claim with its requests."""
+        return zip(self.claims, self.requests, strict=True)
+
+    @cached_property
+    def key(self) -> bytes:
+        """Return a value that is equal for claims with equal specs."""
+        return b"\n".join(encode_json(claim.spec) for claim in self.claims)
 
 
 @dataclass(frozen=True, slots=True)

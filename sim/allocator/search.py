@@ -21,14 +21,13 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import Final
 
-from dranode.api.resource import ResourceClaim
 from dranode.api.validation import MAX_RESULTS
 from dranode.sim.allocator.attempt import Attempt
 from dranode.sim.allocator.capacity import consumptions
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Candidate, Pool
 from dranode.sim.allocator.releases import Change
-from dranode.sim.allocator.requests import AllocationError, AllocationRequest, Alternative, Reason
+from dranode.sim.allocator.requests import AllocationError, AllocationRequest, Alternative, DeviceDemand, Reason
 from dranode.sim.allocator.result import Solution
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated
@@ -104,13 +103,7 @@ _EVERY_DEVICE: Final = -1
 _FRAMES_PER_DEVICE: Final = 3
 
 
-def search(
-    claims: Sequence[ResourceClaim],
-    requests: Sequence[tuple[AllocationRequest, ...]],
-    pools: Sequence[Pool],
-    allocated: Allocated,
-    selectors: Selectors,
-) -> Solution:
+def search(demand: DeviceDemand, pools: Sequence[Pool], allocated: Allocated, selectors: Selectors) -> Solution:
     """Find devices for all claims together, or for none.
 
     Raises:
@@ -119,11 +112,13 @@ def search(
     """
 
     def alone(claim: int) -> Solution:
-        return search([claims[claim]], [requests[claim]], pools, allocated, selectors)
+        one = DeviceDemand((demand.claims[claim],), (requests[claim],))
+        return search(one, pools, allocated, selectors)
 
-    attempt = Attempt(claims, pools, allocated, selectors)
+    requests = demand.requests
+    attempt = Attempt(demand.claims, pools, allocated, selectors)
     running = _Search(attempt, requests, pools, NeverFitting(alone))
-    depth = _FRAMES_PER_DEVICE * (MAX_RESULTS + 4 * max(map(len, requests), default=0) + 4) * len(claims)
+    depth = _FRAMES_PER_DEVICE * (MAX_RESULTS + 4 * max(map(len, requests), default=0) + 4) * len(requests)
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(limit + depth)
     try:

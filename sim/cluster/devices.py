@@ -15,7 +15,7 @@ from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.pools import Candidate, Pool, PoolIndex
 from dranode.sim.allocator.releases import Change
-from dranode.sim.allocator.requests import AllocationError, AllocationRequest, Outcome
+from dranode.sim.allocator.requests import AllocationError, AllocationRequest, DeviceDemand, Outcome
 from dranode.sim.allocator.result import Oddity, Solution, active_alternatives
 from dranode.sim.allocator.state import PoolState
 from dranode.sim.cluster.holdings import Holdings
@@ -128,21 +128,6 @@ def raw_score(requests: Sequence[tuple[AllocationRequest, ...]], solution: Solut
 DeviceQuestion: TypeAlias = tuple[int, tuple[PoolState, ...], bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceDemand:
-    """Claims to allocate together.
-
-    Attributes:
-        claims: the claims.
-        requests: the allocator's requests of each claim.
-        key: equal for claims with equal specs.
-    """
-
-    claims: tuple[ResourceClaim, ...]
-    requests: tuple[tuple[AllocationRequest, ...], ...]
-    key: bytes
-
-
 class DeviceAnswers:
     """Answers for nodes, which depend on their pools and the allocated devices. It caches results only."""
 
@@ -163,8 +148,7 @@ class DeviceAnswers:
         Raises:
             AllocationError: a claim cannot be allocated anywhere.
         """
-        key = b"\n".join(encode_json(claim.spec) for claim in claims)
-        return DeviceDemand(tuple(claims), self._allocator.requests(claims), key)
+        return self._allocator.demand(claims)
 
     def view(self, node: Node) -> View:
         """Return the view of the node, which is identified by its name."""
@@ -187,9 +171,7 @@ class DeviceAnswers:
         result = self._solutions.get(question)
         if result is None:
             try:
-                result = self._allocator.search(
-                    demand.claims, demand.requests, self.view(node).pools, holdings.allocated()
-                )
+                result = self._allocator.search(demand, self.view(node).pools, holdings.allocated())
             except AllocationError as error:
                 if error.scope == "fatal":
                     return error  # its text names the claim
@@ -208,17 +190,14 @@ class DeviceAnswers:
 
     def outcomes(self, node: Node, demand: DeviceDemand, solution: Solution) -> tuple[Outcome, ...]:
         """Return the outcome of each claim on the node."""
-        return self._allocator.outcomes(
-            demand.claims, demand.requests, moved(solution, self.view(node)), node.metadata.name
-        )
+        return self._allocator.outcomes(demand, moved(solution, self.view(node)), node.metadata.name)
 
     def miss(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> Miss:
         """Return why the claims do not fit on the node."""
         question = self.question(node, demand, holdings)
         if question not in self._misses:
-            self._misses[question] = self._allocator.nearest_miss(
-                demand.claims, demand.requests, self.view(node).pools, holdings.allocated()
-            )
+            pools = self.view(node).pools
+            self._misses[question] = self._allocator.nearest_miss(demand, pools, holdings.allocated())
         return self._misses[question]
 
     def oddities(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> frozenset[Oddity]:

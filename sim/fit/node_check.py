@@ -5,9 +5,9 @@ from typing import Final
 
 from dranode.api.resource import AllocationResult
 from dranode.sim.allocator.pools import selects
-from dranode.sim.allocator.requests import AllocationError, Outcome
+from dranode.sim.allocator.requests import AllocationError, DeviceDemand, Outcome
 from dranode.sim.allocator.result import Solution
-from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand, score_before
+from dranode.sim.cluster.devices import DeviceAnswers, score_before
 from dranode.sim.cluster.extended import backed_here, special_claim
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.demand import PodDemand

@@ -13,10 +13,10 @@ from collections.abc import Hashable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from dranode.api.resource import PoolID
-from dranode.sim.allocator.requests import AllocationError
+from dranode.sim.allocator.requests import AllocationError, DeviceDemand
 from dranode.sim.allocator.result import Solution
 from dranode.sim.allocator.state import PoolState
-from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
+from dranode.sim.cluster.devices import DeviceAnswers
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.filters import OwnFilters, Refusal

@@ -18,10 +18,10 @@ from dranode.api.resource import PoolID, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Pool
-from dranode.sim.allocator.requests import AllocationError, Outcome
+from dranode.sim.allocator.requests import AllocationError, DeviceDemand, Outcome
 from dranode.sim.allocator.result import Solution
 from dranode.sim.allocator.state import PoolState
-from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
+from dranode.sim.cluster.devices import DeviceAnswers
 from dranode.sim.cluster.extended import NOT_BOUND, cannot_be_bound
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.choice import Placement, PodChoice, RefusalCase, choice_of, no_choice, obstacle
@@ -119,7 +119,7 @@ class NodeRankings:
         solution = self._devices.solution(node, table.demand, state.holdings)
         if not isinstance(solution, Solution):
             return ()
-        return self._devices.outcomes(node, DeviceDemand(demand.claims, table.demand.requests, b""), solution)
+        return self._devices.outcomes(node, DeviceDemand(demand.claims, table.demand.requests), solution)
 
 
 def _is_tied_to_others(state: ClusterState, demand: PodDemand) -> bool:

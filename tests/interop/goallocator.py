@@ -229,14 +229,14 @@ def _in_all_orders(scenario: Scenario, features: Features) -> Iterator[Answer]:
     document = scenario.document
     allocator, node = _allocator(scenario, features), decode(Node, document["node"])
     claims = [decode(ResourceClaim, each) for each in document["claims"]]
-    allocated, requests = allocated_of(document["inUse"]), allocator.requests(claims)
+    allocated, demand = allocated_of(document["inUse"]), allocator.demand(claims)
     pools = allocator.inventory.pools(node)
     with mock.patch("dranode.sim.allocator.pools.MAX_ORDERS", _MAX_ORDERS):
         for order in itertools.chain([pools], orders(pools)):
-            solution = allocator.search_in_order(claims, requests, order, allocated)
+            solution = allocator.search_in_order(demand, order, allocated)
             if isinstance(solution, AllocationError):
                 yield solution.reason
             elif solution.picks is None:
                 yield []
             else:
-                yield _of_outcomes(allocator.outcomes(claims, requests, solution, node.metadata.name))
+                yield _of_outcomes(allocator.outcomes(demand, solution, node.metadata.name))

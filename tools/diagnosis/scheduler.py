@@ -29,10 +29,10 @@ from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss, Stage
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import selects
-from dranode.sim.allocator.requests import AllocationError, Reason
+from dranode.sim.allocator.requests import AllocationError, DeviceDemand, Reason
 from dranode.sim.allocator.taint_rules import taint_rules, untolerated
 from dranode.sim.cluster.controllers import daemon_tolerations
-from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
+from dranode.sim.cluster.devices import DeviceAnswers
 from dranode.sim.cluster.extended import classes_behind
 from dranode.sim.cluster.holdings import ClaimKey, Holdings
 from dranode.sim.fit.choice import group_line
