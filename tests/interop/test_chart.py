@@ -271,15 +271,21 @@ def test_a_value_that_means_nothing_is_refused(helm: Path, value: str) -> None:
 def test_everything_that_is_rendered_follows_kubernetes_schemas_and_every_pod_the_values(helm: Path) -> None:
     # A name and a namespace that YAML could take for numbers.
     command = [str(helm), "template", "1e3", str(CHART), *VERSION, "--namespace", "456"]
-    command += ["--set", "imagePullSecrets[0].name=s,networkPolicy.create=true", "--set-string", "priorityClassName=7"]
+    command += ["--set", "imagePullSecrets[0].name=s,networkPolicy.create=true", "--set-string"]
+    command += ["priorityClassName=7,podLabels.inject=false,podAnnotations.inject=false,resources.limits.cpu=2"]
     objects = by_name(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     wrong = {name: problems(each) for name, each in objects.items()}
     assert {name: found for name, found in wrong.items() if found} == {}
-    pods = [each["spec"].get("template", each)["spec"] for each in objects.values() if "spec" in each]
-    pods = [pod for pod in pods if "containers" in pod]
+    templates = [each["spec"].get("template", each) for each in objects.values() if "spec" in each]
+    pods = [each["spec"] for each in templates if "containers" in each["spec"]]
     assert [(pod["imagePullSecrets"], pod["tolerations"]) for pod in pods] == [
         ([{"name": "s"}], [{"operator": "Exists"}])
     ] * 4
+    # A mesh's proxy must not be added to a hook's pod, and a quota may require limits of every container.
+    about = [each["metadata"] for each in templates if "containers" in each["spec"]]
+    assert [(each["labels"]["inject"], each["annotations"]["inject"]) for each in about] == [("false", "false")] * 4
+    containers = [each for pod in pods for each in (*pod["containers"], *pod.get("initContainers", ()))]
+    assert [each["resources"]["limits"] for each in containers] == [{"cpu": "2"}] * 5
     # The claim of the test's pod finds the node.
     nodes = [(pod["nodeSelector"], pod["affinity"]) for pod in pods if "resourceClaims" not in pod]
     assert nodes == [nodes[0]] * 3
