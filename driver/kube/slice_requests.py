@@ -5,8 +5,8 @@ changes.
 
 - The watch ends normally: watch on from the last resource version.
 - 410 Gone: the server has forgotten the resource version, so list again.
-- The connection breaks or falls silent: list again. A server that was restored from a backup accepts a resource
-  version that it has not reached yet, and sends nothing until it has.
+- The watch ends at once, or the connection breaks or falls silent: list again. A server that was restored from a backup
+  accepts a resource version that it has not reached yet, and sends nothing until it has.
 """
 
 from __future__ import annotations
@@ -171,10 +171,15 @@ class SliceWatch:
         }
         path = f"/apis/{API_GROUP}/{self._client.version(patient=False)}/resourceslices"
         request = APIRequest("GET", path, "watch resourceslices", query)
+        began, events = self._client.timing.clock(), 0
         for event in self._client.stream(request, _SILENCE_SECONDS, self._opened):
             version = self._passed_on(event) or version
+            events += 1
             if self._stopped.is_set():
                 break
+        # Some servers end a watch that begins too far back at once, instead of answering 410.
+        if not events and self._client.timing.clock() - began < _PAUSE:
+            raise BrokenStreamError("the API server ended the watch at once")
         return version
 
     def _opened(self, response: APIResponse) -> None:

@@ -165,7 +165,7 @@ def test_watching_continues_after_the_resource_version_has_expired(
     it: Publishing, caplog: pytest.LogCaptureFixture, *, as_event: bool
 ) -> None:
     it.api.gone_as_event = as_event
-    it.api.watch_seconds = 0.1
+    it.api.watch_seconds, it.api.bookmark_seconds = 0.1, 0.01
     it.published(inventory("a"))
     # The next watch starts a second later at the earliest, after the change and the expiry below.
     it.eventually(lambda: it.api.watches_ended)
@@ -178,7 +178,11 @@ def test_watching_continues_after_the_resource_version_has_expired(
     assert not any("410" in line or "too old" in line for line in caplog.messages)
 
 
-def test_a_running_watch_whose_resource_version_expires_lists_again(it: Publishing) -> None:
+@pytest.mark.parametrize("seconds", [3600.0, 0.0])
+def test_a_watch_whose_resource_version_expires_or_that_ends_at_once_lists_again(
+    it: Publishing, seconds: float
+) -> None:
+    it.api.watch_seconds = seconds
     it.published(inventory("a"))
     lists = len(it.api.requests("GET", "resourceslices"))
     it.eventually(lambda: any(one.query.get("watch") for one in it.api.requests("GET", "resourceslices")))
