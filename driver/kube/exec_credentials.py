@@ -1,6 +1,6 @@
 """Credentials from a program in a kubeconfig, such as `aws eks get-token` (KEP-541, `client.authentication.k8s.io`).
 
-The program gets its input in the variable KUBERNETES_EXEC_INFO and prints an ExecCredential: a token, a certificate
+The program gets its input in the variable KUBERNETES_EXEC_INFO and prints an ExecCredential, in JSON or YAML: a token, a certificate
 with its key, or both, and when they expire.
 """
 
@@ -18,11 +18,12 @@ from typing import IO, Annotated, Any, Final
 
 import msgspec
 
-from dranode.api.documents import decode_json
+from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.resource import APIDocument
 from dranode.driver.kube.kubeconfig_file import ConfigExec
 from dranode.driver.kube.server import UnreachableError
+from dranode.driver.machine.yaml_files import parse_yaml
 
 _GROUP: Final = "client.authentication.k8s.io"
 _VERSIONS: Final = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
@@ -221,7 +222,8 @@ class ExecCredentials:
 
     def _status_of(self, text: bytes) -> ExecCredentialStatus:
         try:
-            credential = decode_json(ExecCredential, text)
+            # client-go reads YAML, too.
+            credential = decode(ExecCredential, parse_yaml(text, "its output"))
         except DocumentError as error:
             raise self._wrong(f"it printed no ExecCredential: {error}") from error
         # client-go also refuses a program that answers in another version than the kubeconfig names.

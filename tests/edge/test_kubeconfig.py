@@ -169,8 +169,8 @@ def executed(command: str, **more: Any) -> dict[str, Any]:
 
 
 def test_a_credential_program_gives_a_token_and_is_run_once(tmp_path: Path) -> None:
-    told = "{'token': os.environ['WHO'] + sys.argv[1] + str(sys.stdin.read()) + str(info['spec']['interactive'])}"
-    body = f"print(json.dumps({{'kind': 'ExecCredential', 'apiVersion': info['apiVersion'], 'status': {told}}}))"
+    told = "os.environ['WHO'] + sys.argv[1] + str(sys.stdin.read()) + str(info['spec']['interactive'])"
+    body = f"print('{{kind: ExecCredential, apiVersion:', info['apiVersion'], ', status: {{token:', {told}, '}}}}')"
     user = executed(program(tmp_path, body), args=["-token-"], env=[{"name": "WHO", "value": "my"}])
     with asked_server() as seen:
         client = Client(Connection(Credentials(str(write_kubeconfig(tmp_path, seen.port, user)))))
