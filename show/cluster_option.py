@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -11,9 +11,10 @@ import click
 from click.core import ParameterSource
 
 from dranode.api.errors import UsageError
+from dranode.cdi.regular_file import read_given
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.connection import Connection
-from dranode.driver.kube.server import Credentials
+from dranode.driver.kube.server import SERVICE_ACCOUNT, Credentials
 from dranode.driver.machine.presence import is_file
 from dranode.show.output import ProgressReporter, reporting
 
@@ -111,7 +112,11 @@ def kubeconfig_options(function: F) -> F:
 def cluster_options(function: F) -> F:
     """Add kubectl's options for cluster and namespace: `--kubeconfig`, `--context`, `-n`."""
     namespace = click.option(
-        "-n", "--namespace", default="", metavar="NAME", help="The namespace (default: the context's, or default)."
+        "-n",
+        "--namespace",
+        default="",
+        metavar="NAME",
+        help="The namespace (default: the context's, or in a pod its own, or default).",
     )
     return kubeconfig_options(namespace(function))
 
@@ -142,6 +147,16 @@ def named_kubeconfig() -> str | None:
         return str(default) if is_file(default) else None
     except OSError:
         return str(default)
+
+
+def _pods_namespace() -> str:
+    """Return the namespace of the pod in which this runs, found as kubectl finds it; `default` outside of a pod."""
+    named = ""
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        named = os.environ.get("POD_NAMESPACE", "")
+        with suppress(OSError):
+            named = named or read_given(SERVICE_ACCOUNT / "namespace").decode().strip()
+    return named or "default"
 
 
 def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "dranode") -> NamedCluster | None:
@@ -175,4 +190,4 @@ def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "d
     place = f"{name} ({server.url})" if chosen is None else f"context {name} of {kubeconfig} ({server.url})"
     if chosen is not None and not chosen.name:  # the server of --server, without a context
         name = place = server.url
-    return NamedCluster(Client(connection, agent=agent), namespace or "default", name, place)
+    return NamedCluster(Client(connection, agent=agent), namespace or _pods_namespace(), name, place)

@@ -121,7 +121,7 @@ class ChosenContext(msgspec.Struct, frozen=True):
 
     Attributes:
         name: the context's name.
-        namespace: its namespace; `default` if it has none.
+        namespace: its namespace; empty if it has none.
         cluster: its cluster, with absolute paths.
         user: its user, with absolute paths; if it has none, one without credentials.
     """
@@ -155,7 +155,7 @@ def chosen_context(paths: str, context: str = "", flags: Mapping[str, Any] = Map
     # Cluster and user may be in other files than the context that names them.
     contexts = _first_of_each(entry for file in files for entry in file.contexts)
     if not contexts and flags.get("server"):
-        return ChosenContext(name, "default", _with(ConfigCluster(), flags), _with(ConfigUser(), flags))
+        return ChosenContext(name, "", _with(ConfigCluster(), flags), _with(ConfigUser(), flags))
     if not contexts:
         raise DocumentError("it has no contexts, so it names no cluster; name another file with --kubeconfig")
     if not name:
@@ -174,7 +174,7 @@ def chosen_context(paths: str, context: str = "", flags: Mapping[str, Any] = Map
     if not cluster.server:
         raise DocumentError(f'cluster "{chosen.cluster}" has no server')
     user = users[chosen.user].user if chosen.user and not _LOGINS & flags.keys() else ConfigUser()
-    return ChosenContext(name, chosen.namespace or "default", cluster, _with(user, flags))
+    return ChosenContext(name, chosen.namespace, cluster, _with(user, flags))
 
 
 def _with(part: Part, flags: Mapping[str, Any]) -> Part:

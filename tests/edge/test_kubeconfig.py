@@ -548,7 +548,7 @@ def test_the_first_of_several_kubeconfigs_that_sets_something_wins(tmp_path: Pat
         get(joined, "there")
         assert seen.last("Authorization") == ["Bearer second"]
     assert kubeconfig_context(joined).namespace == "team"
-    assert kubeconfig_context(joined, "there").namespace == "default"
+    assert not kubeconfig_context(joined, "there").namespace
 
 
 @pytest.mark.parametrize(

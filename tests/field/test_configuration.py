@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dranode.show import cluster_option
 from dranode.show.cluster_option import named_cluster
 from tests.fakes.apiserver import api_server
 from tests.fakes.kubeconfig import write_kubeconfig
@@ -39,3 +40,10 @@ def test_in_a_pod_the_kubeconfig_at_home_names_the_cluster_as_for_kubectl(
     cluster = named_cluster("", "", "")
     assert cluster is not None
     assert (cluster.name, cluster.namespace) == ("here", "team")
+    config = tmp_path / ".kube" / "config"
+    config.write_text(config.read_text().replace("namespace: team", "namespace: ''"))
+    (tmp_path / "namespace").write_text("pods\n")
+    monkeypatch.setattr(cluster_option, "SERVICE_ACCOUNT", tmp_path)
+    for variable, namespace in (("", "pods"), ("named", "named")):
+        monkeypatch.setenv("POD_NAMESPACE", variable)
+        assert getattr(named_cluster("", "", ""), "namespace", None) == namespace
