@@ -1,6 +1,7 @@
 """The cluster to use, chosen like kubectl: `--kubeconfig`, `KUBECONFIG`, ~/.kube/config, or in a pod its own."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -74,6 +75,10 @@ _FIELDS: Final = (
     *("user", "token", "username", "password", "client_certificate", "client_key", "as_", "as_uid", "as_groups"),
 )
 _META: Final = "dranode.connection"
+_TIMEOUT: Final = "dranode.timeout"
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+# For `--request-timeout 0`, which is no limit for kubectl.
+_NO_LIMIT: Final = 86400.0
 
 
 def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -81,12 +86,22 @@ def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         ctx.meta.setdefault(_META, {})[str(parameter.name)] = value
 
 
+def _keep_timeout(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
+    time = re.fullmatch(r"([0-9]+)(ms|s|m|h|)", value)
+    if value and time is None:
+        raise click.BadParameter(f'"{value}" is not a number of seconds or a time such as 5s or 2m', ctx, parameter)
+    if time is not None:
+        ctx.meta[_TIMEOUT] = int(time[1]) * _UNITS[time[2]] or _NO_LIMIT
+
+
 def _name(field: str) -> str:
     return f"--{field.rstrip('_').replace('groups', 'group').replace('_', '-')}"
 
 
 def kubeconfig_options(function: F) -> F:
-    """Add kubectl's options for the cluster: `--kubeconfig`, `--context`, and those of `_FIELDS`."""
+    """Add kubectl's options for the cluster: `--kubeconfig`, `--context`, `_FIELDS`, and `--request-timeout`."""
+    timeout = click.option("--request-timeout", default="", expose_value=False, callback=_keep_timeout, hidden=True)
+    function = timeout(function)
     for field in _FIELDS:
         names = [_name(field), field]
         function = click.option(
@@ -167,7 +182,8 @@ def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "d
         UnreachableError: it cannot be used, or has no such context.
     """
     ctx = click.get_current_context(silent=True)
-    flags = ctx.meta.get(_META, {}) if ctx is not None else {}
+    given = ctx.meta if ctx is not None else {}
+    flags = given.get(_META, {})
     # As for kubectl, a server needs no kubeconfig.
     kubeconfig = kubeconfig or named_kubeconfig() or (os.devnull if "server" in flags else "")
     if not kubeconfig and (context or not os.environ.get("KUBERNETES_SERVICE_HOST")):
@@ -185,9 +201,10 @@ def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "d
         chosen = kubeconfig_context(kubeconfig, context, flags)
         namespace = namespace or chosen.namespace
     connection = Connection(credentials)
+    client = Client(connection, agent=agent, limit=given.get(_TIMEOUT))
     server = connection.log_in()
     name = chosen.name if chosen is not None else "this pod's cluster"
     place = f"{name} ({server.url})" if chosen is None else f"context {name} of {kubeconfig} ({server.url})"
     if chosen is not None and not chosen.name:  # the server of --server, without a context
         name = place = server.url
-    return NamedCluster(Client(connection, agent=agent), namespace or _pods_namespace(), name, place)
+    return NamedCluster(client, namespace or _pods_namespace(), name, place)

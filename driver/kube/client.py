@@ -108,7 +108,13 @@ class Client:
     """An API server's resources as plain documents."""
 
     def __init__(
-        self, wire: Wire, agent: str = "dranode", timing: Timing | None = None, *, retries: bool = False
+        self,
+        wire: Wire,
+        agent: str = "dranode",
+        timing: Timing | None = None,
+        *,
+        retries: bool = False,
+        limit: float | None = None,
     ) -> None:
         """Set the client up; nothing is sent yet.
 
@@ -117,11 +123,13 @@ class Client:
             agent: the user agent, which audit logs show.
             timing: clock, random numbers and waiting times.
             retries: whether requests are repeated where that is useful, as in a driver.
+            limit: how many seconds each request may take, instead of what its caller says.
         """
         self.timing = timing or Timing()
         # Entered with `APIRequest.what` while a request waits for its answer, so that a command can show it.
         self.asking: Callable[[str], AbstractContextManager[object]] = nullcontext
         self._retries = retries
+        self._limit = limit
         self._wire = wire
         self._headers = {"Accept": JSON, "User-Agent": agent}
         self._version: str | None = None
@@ -259,7 +267,7 @@ class Client:
         """
         read = read or _document
         repeats = self._retries and request.method == "GET"
-        deadline = self.timing.clock() + seconds
+        deadline = self.timing.clock() + (self._limit or seconds)
         attempt = 0
         while True:
             left = max(deadline - self.timing.clock(), 0.1)

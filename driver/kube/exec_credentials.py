@@ -1,7 +1,7 @@
 """Credentials from a program in a kubeconfig, such as `aws eks get-token` (KEP-541, `client.authentication.k8s.io`).
 
-The program gets its input in the variable KUBERNETES_EXEC_INFO and prints an ExecCredential, in JSON or YAML: a token, a certificate
-with its key, or both, and when they expire.
+The program gets its input in the variable KUBERNETES_EXEC_INFO and prints an ExecCredential, in JSON or YAML: a token,
+a certificate with its key, or both, and when they expire.
 """
 
 import contextlib

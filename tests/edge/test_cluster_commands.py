@@ -3,6 +3,7 @@
 import json
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from dranode.sim.cli.report import command as report
 from dranode.tools.cli.doctor import command as doctor
 from dranode.tools.cli.explain import command as explain
 from dranode.tools.kubectl.plugin import plugin
-from tests.fakes.apiserver import ApiServer, api_server
+from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.clusters import CLASS
 from tests.fakes.kubeconfig import asked_server, write_kubeconfig
 from tests.unit.sim.report.test_waiting import claim, node, pod, slice_of
@@ -80,6 +81,16 @@ def test_an_unreachable_server_is_asked_once(tmp_path: Path, name: str) -> None:
     command, arguments = COMMANDS[name]
     done = invoke(tmp_path, write_kubeconfig(tmp_path, 1, {}), command, *arguments)
     assert "the API server at https://127.0.0.1:1 does not answer: Connection refused" in error_of(done)
+
+
+def test_request_timeout_limits_each_request_as_for_kubectl(tmp_path: Path, cluster: ApiServer) -> None:
+    kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
+    assert "not a number of seconds or a time" in error_of(invoke(tmp_path, kubeconfig, fit, "--request-timeout=5x"))
+    answer = threading.Event()
+    cluster.faults.append(Fault("GET", "/nodes", release=answer))
+    assert "did not answer in time" in error_of(invoke(tmp_path, kubeconfig, fit, "--request-timeout=100ms"))
+    answer.set()
+    assert "ns/p" in invoke(tmp_path, kubeconfig, fit, "--request-timeout=0").stdout
 
 
 # --- which cluster ---

@@ -131,11 +131,6 @@ def test_a_third_party_driver_has_its_rights_and_slices(helm: Path, values: tupl
     assert changed == {"ClusterRole dranode", "ValidatingAdmissionPolicy dranode-slices", "DaemonSet dranode"}
 
 
-def test_the_name_of_a_driver_that_does_not_run_is_refused(helm: Path) -> None:
-    with pytest.raises(AssertionError, match=r"driverNames\.fans: drivers does not have this driver"):
-        rendered(helm, "driverNames.fans=fans.example.com")
-
-
 def test_another_kubelet_root_moves_mounts_folders_and_the_option(helm: Path) -> None:
     objects = rendered(helm, "kubeletRoot=/var/lib/k0s/kubelet", "nriDir=/run/k0s/nri", "cpu.reservedCPUs=0-1\\,8")
     text = yaml.safe_dump(objects["DaemonSet dranode"])
@@ -166,25 +161,23 @@ def test_a_configuration_file_of_another_drivers_chart_is_a_file_here_too(helm: 
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("value", "reason"),
     [
-        ("kubeletRootDir", "kubeletRoot"),
-        ("cdiDir", "cdiDir"),
-        ("nriSocket", "nriDir"),
-        ("maxIsolation", r"cpu\.maxIsolation"),
-        (r"plugins.cpu.hostRoot", r"cpu\.maxIsolation"),
-        ("bindAddress", r"probes\.port"),
-        ("metricsAddress", r"metrics\.port"),
+        *(
+            (f"config.{key}", f".* follow the value {re.escape(value)}; set that one")
+            for key, value in (
+                *(("kubeletRootDir", "kubeletRoot"), ("cdiDir", "cdiDir"), ("nriSocket", "nriDir")),
+                *(("maxIsolation", "cpu.maxIsolation"), ("plugins.cpu.hostRoot", "cpu.maxIsolation")),
+                *(("bindAddress", "probes.port"), ("metricsAddress", "metrics.port")),
+            )
+        ),
+        ("config.hostnameOverride", "the pod has it from the API server"),
+        ("driverNames.fans", "drivers does not have this driver"),
     ],
 )
-def test_a_key_of_the_file_that_the_pods_mounts_would_not_follow_is_refused(helm: Path, key: str, value: str) -> None:
-    with pytest.raises(AssertionError, match=rf"config\.{re.escape(key)}: .* follow the value {value}; set that one"):
-        rendered(helm, f"config.{key}=x")
-
-
-def test_a_key_that_the_api_server_sets_for_the_pod_is_refused(helm: Path) -> None:
-    with pytest.raises(AssertionError, match=r"config\.hostnameOverride: the pod has it from the API server"):
-        rendered(helm, "config.hostnameOverride=a")
+def test_a_value_that_the_pod_would_not_follow_is_refused(helm: Path, value: str, reason: str) -> None:
+    with pytest.raises(AssertionError, match=rf"{re.escape(value)}: {reason}"):
+        rendered(helm, f"{value}=x")
 
 
 @pytest.mark.parametrize(
