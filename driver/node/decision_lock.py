@@ -62,28 +62,36 @@ class DecisionLock:
             self._boot_id = self._store.recovery.boot_id = boot_id
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self, seconds: float | None = None) -> Iterator[None]:
         """Hold the lock.
 
+        Args:
+            seconds: how long to wait for another decision; None for `PATIENCE`, after which the ledger counts as
+                unreadable.
+
         Raises:
-            UnreadError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read, or the lock is not released in time.
             LedgerError: it cannot be written.
         """
+        limit = PATIENCE if seconds is None else seconds
         with contextlib.ExitStack() as stack:
-            if not self._threads.acquire(timeout=PATIENCE):
-                # Only the holder of the lock may notify the watcher.
-                self.unread = self._report(
-                    f"another call has held the ledger of {self._path.parent} for more than {PATIENCE:.0f} s; check "
-                    "whether its disk, or the hardware that the call configures, still answers"
+            if not self._threads.acquire(timeout=limit):
+                reason = (
+                    f"another call has held the ledger of {self._path.parent} for more than {limit:g} s; check whether "
+                    "its disk, or the hardware that the call configures, still answers"
                 )
-                raise UnreadError(self.unread)
+                if seconds is None:
+                    # Only the holder of the lock may notify the watcher.
+                    self.unread = self._report(reason)
+                raise UnreadError(reason)
             stack.callback(self._threads.release)
             try:
                 # After the lock among threads, because one thread at a time may hold a `FileLock`.
-                stack.enter_context(self._processes.held(PATIENCE))
+                stack.enter_context(self._processes.held(limit))
                 self._store.refresh()
             except LedgerError as error:
-                self._note_unread(str(error))
+                if seconds is None:
+                    self._note_unread(str(error))
                 raise UnreadError(str(error)) from error
             self._note_read()
             # Also after an error: what was read before it may have changed why new claims are blocked.

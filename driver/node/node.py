@@ -282,13 +282,13 @@ class NodeClaims:
         """Return a claim's record as of the last reading of the ledger, without waiting; None if it has none."""
         return self.store.book.record(uid)
 
-    def records(self) -> tuple[Record, ...]:
-        """Return the records of all claims.
+    def records(self, seconds: float | None = None) -> tuple[Record, ...]:
+        """Return the records of all claims; `seconds` is how long to wait for another decision.
 
         Raises:
-            UnreadError: the ledger cannot be read.
+            UnreadError: the ledger cannot be read, or not in time.
         """
-        with self._lock.held():
+        with self._lock.held(seconds):
             return self.store.book.records()
 
     def unfinished(self) -> tuple[Record, ...]:

@@ -95,7 +95,7 @@ class FileLock:
         """
         if not self.acquire(seconds=seconds):
             raise LedgerError(
-                f"another process has held the lock {self.path} for more than {seconds:.0f} s; end that process, or "
+                f"another process has held the lock {self.path} for more than {seconds:g} s; end that process, or "
                 "check the disk that it may be waiting for"
             )
         try:

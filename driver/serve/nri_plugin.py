@@ -38,8 +38,10 @@ _VERIFY_SECONDS: Final = 30.0
 # How long after the start of a container with claims all containers are verified, in seconds: CRI-O starts a container
 # even if its start was refused.
 _CARRIED_OUT_SECONDS: Final = 1.0
-# How long kubelet may take to answer, in seconds; the container runtime waits 2 s meanwhile.
+# How long kubelet may take to answer, and calls of kubelet to release the ledgers, in seconds. The container runtime
+# waits 2 s meanwhile. After that it would go on without this plug-in, and containers would run on all CPUs.
 _KUBELET_SECONDS: Final = 1.0
+_LEDGERS_SECONDS: Final = 0.8
 Answered = Callable[[str, float], None]
 
 
@@ -179,7 +181,7 @@ class Enforcement:
         errors: list[DranodeError] = []
         for driver in self._drivers:
             try:
-                driver.node.records()
+                driver.node.records(_LEDGERS_SECONDS / len(self._drivers))
             except (UnreadError, LedgerError) as error:
                 errors.append(error)
         # A ledger that can be read may already have the claim that is asked for.

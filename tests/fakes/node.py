@@ -30,6 +30,14 @@ def prepare(node: NodeClaims, *claims: ResourceClaim) -> dict[str, Any]:
     return {name: answer.devices if isinstance(answer, Prepared) else answer for name, answer in named.items()}
 
 
+def prepared_before(folder: Path, *claims: ResourceClaim) -> dict[str, Any]:
+    """Prepare claims by a driver that has ended since; returns its answers."""
+    node = opened(folder)
+    answers = prepare(node, *claims)
+    node.close()
+    return answers
+
+
 def unprepare(node: NodeClaims, *claims: ResourceClaim) -> dict[str, Refused | None]:
     """Unprepare claims in one call; returns the refusals by UID."""
     return node.unprepare(tuple(map(reference, claims)))

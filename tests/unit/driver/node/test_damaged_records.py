@@ -27,7 +27,7 @@ from tests.fakes.drivers import (
     damage_rows,
     lose_copy,
 )
-from tests.fakes.node import LAMPS, in_pool, opened, prepare, spec_of, specs, unprepare
+from tests.fakes.node import LAMPS, in_pool, opened, prepare, prepared_before, spec_of, specs, unprepare
 
 
 @pytest.fixture(autouse=True)
@@ -50,9 +50,7 @@ def test_a_claim_recovered_from_its_spec_is_not_completed_from_another_nodes_poo
 
 
 def test_an_unusable_ledger_blocks_grants_and_its_file_stays(tmp_path: Path) -> None:
-    node = opened(tmp_path)
-    prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
-    node.close()
+    prepared_before(tmp_path, allocated_claim("a", LAMPS, ["lamp-0"]))
     with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
         db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
     again = opened(tmp_path)
@@ -105,9 +103,7 @@ def test_a_claim_with_a_damaged_record_is_unprepared_from_its_spec(
 def test_a_claim_reallocated_while_its_record_was_damaged_is_prepared_again(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    node = opened(tmp_path)
-    prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
-    node.close()
+    prepared_before(tmp_path, allocated_claim("a", LAMPS, ["lamp-0"]))
     damage(tmp_path)
     again, changed = opened(tmp_path, in_use=lambda _: False), allocated_claim("a", LAMPS, ["lamp-1"])
     assert [device.device for device in prepare(again, changed)["a"]] == ["lamp-1"]
@@ -116,9 +112,7 @@ def test_a_claim_reallocated_while_its_record_was_damaged_is_prepared_again(
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_admin_access_holds_nothing_after_damage(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    node = opened(tmp_path)
-    prepare(node, allocated_claim("a", LAMPS, ["lamp-0"], adminAccess=True))
-    node.close()
+    prepared_before(tmp_path, allocated_claim("a", LAMPS, ["lamp-0"], adminAccess=True))
     damage(tmp_path)
     assert len(prepare(opened(tmp_path), allocated_claim("b", LAMPS, ["lamp-0"]))["b"]) == 1
 
@@ -147,9 +141,7 @@ def test_a_claim_without_a_readable_spec_blocks_grants_until_it_is_unprepared(
     tmp_path: Path, damage: Callable[[Path], None], answer: str
 ) -> None:
     claim, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
-    node = opened(tmp_path)
-    prepare(node, claim)
-    node.close()
+    prepared_before(tmp_path, claim)
     damage(tmp_path)
     spec_of(tmp_path, claim).write_text("junk")
     again = opened(tmp_path)
@@ -163,9 +155,7 @@ def test_a_claim_without_a_readable_spec_blocks_grants_until_it_is_unprepared(
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_spec_that_becomes_readable_again_unblocks_grants(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     claim, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
-    node = opened(tmp_path)
-    first = prepare(node, claim)
-    node.close()
+    first = prepared_before(tmp_path, claim)
     damage(tmp_path)
     whole = spec_of(tmp_path, claim).read_bytes()
     spec_of(tmp_path, claim).write_text("junk")
@@ -182,9 +172,7 @@ def test_a_spec_that_becomes_readable_again_unblocks_grants(tmp_path: Path, dama
 
 def test_a_lost_record_is_recovered_with_the_owner_that_it_got_meanwhile(tmp_path: Path) -> None:
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
-    node = opened(tmp_path)
-    prepare(node, claim)
-    node.close()
+    prepared_before(tmp_path, claim)
     whole = spec_of(tmp_path, claim).read_bytes()
     spec_of(tmp_path, claim).write_text("junk")
     damage_ledger(tmp_path)
@@ -201,9 +189,7 @@ def test_a_lost_record_is_recovered_with_the_owner_that_it_got_meanwhile(tmp_pat
 
 def test_a_damaged_index_is_found_when_the_ledger_is_opened(tmp_path: Path) -> None:
     known, new = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
-    node = opened(tmp_path)
-    first = prepare(node, known)
-    node.close()
+    first = prepared_before(tmp_path, known)
     file = tmp_path / "data" / "ledger.db"
     with contextlib.closing(sqlite3.connect(file)) as db:
         (index,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_claims_1'").fetchone()
@@ -234,9 +220,7 @@ def test_damage_found_only_by_writing_moves_the_ledger_aside(tmp_path: Path) -> 
 
 def test_a_damaged_row_with_an_invalid_uid_does_not_stop_unprepare(tmp_path: Path) -> None:
     first, second = allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"])
-    node = opened(tmp_path)
-    prepare(node, first, second)
-    node.close()
+    prepared_before(tmp_path, first, second)
     with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
         db.execute("UPDATE claims SET uid = CAST(x'2f00ff' AS TEXT) WHERE uid = ?", (first.metadata.uid,))
     lose_copy(tmp_path)

@@ -2,13 +2,16 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
+from dranode.api.errors import UnreadError
 from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.claims.held import ClaimRef, Held
@@ -60,6 +63,18 @@ class Kubelet(PodResources):
         return ListedPods(frozenset(), ())
 
 
+def prepared(folder: Path) -> NodeClaims:
+    node = NodeClaims(PinnedLamps(), folder, folder / "cdi")
+    node.open()
+    node.prepare({MINE: allocated_claim(MINE.name, Lamps.driver, ["lamp-0"], uid=MINE.uid)})
+    return node
+
+
+def enforcement_of(node: NodeClaims, folder: Path) -> Enforcement:
+    access = ContainerAccess(str(folder / "nri.sock"), HostRoot())
+    return Enforcement((PinningDriver(node),), access, PodResources(folder / "kubelet.sock"), pytest.fail)
+
+
 @pytest.fixture
 def listener(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as sock:
@@ -72,9 +87,7 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
 def test_a_synchronization_during_a_question_to_kubelet_does_not_count_for_that_answer(
     tmp_path: Path, listener: socket.socket
 ) -> None:
-    node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
-    node.open()
-    node.prepare({MINE: allocated_claim(MINE.name, Lamps.driver, ["lamp-0"], uid=MINE.uid)})
+    node = prepared(tmp_path)
     kubelet = Kubelet(tmp_path / "kubelet.sock")
     pinning = Pinning(
         PinningDriver(node), ContainerAccess(str(tmp_path / "nri.sock"), HostRoot()), kubelet, pytest.fail
@@ -98,9 +111,7 @@ def test_a_synchronization_during_a_question_to_kubelet_does_not_count_for_that_
 
 
 def test_a_kubelet_that_lists_no_pod_of_a_claim_does_not_make_it_unused(tmp_path: Path) -> None:
-    node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
-    node.open()
-    node.prepare({MINE: allocated_claim(MINE.name, Lamps.driver, ["lamp-0"], uid=MINE.uid)})
+    node = prepared(tmp_path)
     kubelet = KubeletPods(tmp_path / "kubelet.sock")
     asked = PodResources(kubelet.socket)
     # The runtime has not listed its containers yet.
@@ -118,10 +129,7 @@ def test_cgroups_are_verified_soon_after_a_claims_container_took_cpus_from_other
 ) -> None:
     monkeypatch.setattr("dranode.driver.serve.nri_plugin._VERIFY_SECONDS", 10 * PATIENCE)
     monkeypatch.setattr("dranode.driver.serve.nri_plugin._CARRIED_OUT_SECONDS", 0.01)
-    node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
-    access = ContainerAccess(str(tmp_path / "nri.sock"), HostRoot())
-    asked = PodResources(tmp_path / "kubelet.sock")
-    enforcement = Enforcement((PinningDriver(node),), access, asked, pytest.fail)
+    enforcement = enforcement_of(NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi"), tmp_path)
     looks = threading.Semaphore(0)
     monkeypatch.setattr(enforcement.enforcer, "verify", looks.release)
     enforcement.start()
@@ -132,12 +140,18 @@ def test_cgroups_are_verified_soon_after_a_claims_container_took_cpus_from_other
         enforcement.stop()
 
 
+def test_the_runtime_is_answered_in_time_while_a_call_holds_the_ledger(tmp_path: Path) -> None:
+    node = prepared(tmp_path)
+    began = time.monotonic()
+    with node._lock.among_threads(), ThreadPoolExecutor() as pool, pytest.raises(UnreadError, match="another call has"):
+        pool.submit(enforcement_of(node, tmp_path).reread).result()
+    assert time.monotonic() - began < 2
+    assert node.impediment is None
+
+
 def test_kubelets_answer_counts_only_for_listed_pods(tmp_path: Path) -> None:
-    node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
     kubelet = KubeletPods(tmp_path / "kubelet.sock")
-    asked = PodResources(kubelet.socket)
-    access = ContainerAccess(str(tmp_path / "nri.sock"), HostRoot())
-    enforcement = Enforcement((PinningDriver(node),), access, asked, pytest.fail)
+    enforcement = enforcement_of(NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi"), tmp_path)
     kubelet.run("has", "a", "uid-a", "lamp-0", driver=Lamps.driver)
     kubelet.run("has-not", "a", "uid-a", driver="another.example.com")
     pods = tuple(PodSandbox(name, f"uid-{name}", "default", name) for name in ("has", "has-not", "not-listed"))
