@@ -14,6 +14,7 @@ _SEMVER: Final = (
 )
 _NUMBERS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)*", re.ASCII)
 _PARTS: Final = 3
+_DIGITS: Final = 18
 
 VersionKey: TypeAlias = tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]
 
@@ -21,6 +22,12 @@ VersionKey: TypeAlias = tuple[int, int, int, bool, tuple[tuple[bool, int, str], 
 def is_semver(version: str) -> bool:
     """Return whether `version` is strictly Semantic Versioning 2.0.0 (`1.2.3`, never `1.2` or `v1.2.3`)."""
     return re.fullmatch(_SEMVER, version, re.ASCII) is not None
+
+
+def has_short_numbers(version: str) -> bool:
+    """Return whether no number of a semantic version has more than 18 digits; Kubernetes requires that since 1.38."""
+    numbers, _, pre = version.partition("+")[0].partition("-")
+    return not any(len(part) > _DIGITS and part.isdigit() for part in (*numbers.split("."), *pre.split(".")))
 
 
 def version_key(version: str) -> VersionKey:
@@ -49,7 +56,7 @@ def semver_from_numbers(text: str) -> str | None:
     version = ".".join(part.lstrip("0") or "0" for part in parts[:_PARTS])
     build = ".".join(parts[_PARTS:])
     version = f"{version}+{build}" if build else version
-    return version if len(version) <= LONGEST_VERSION else None
+    return version if len(version) <= LONGEST_VERSION and has_short_numbers(version) else None
 
 
 def semver_from_tolerant(text: str) -> str:

@@ -1,7 +1,8 @@
 """The API server's rules for ResourceSlices and DeviceTaintRules.
 
-Source: validation of `resource.k8s.io/v1` in Kubernetes 1.37.1 (`pkg/apis/resource/validation`, KEP-4381, 4815, 5055,
-5075, 5517, 5945, 5963). Each function yields every error, with its path in the v1 form of the document.
+Source: validation of `resource.k8s.io/v1` in Kubernetes 1.37.1 and 1.38.0-beta.0 (`pkg/apis/resource/validation`,
+KEP-4381, 4815, 5055, 5075, 5517, 5945, 5963). Each function yields every error, with its path in the v1 form of the
+document.
 Drivers of this framework leave out of their slices what breaks a rule (`driver/slices/publishable.py`).
 """
 
@@ -28,7 +29,7 @@ from dranode.api.resource import (
     ResourceSlice,
     ResourceSliceSpec,
 )
-from dranode.api.semver import is_semver
+from dranode.api.semver import has_short_numbers, is_semver
 
 EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
 # The limits of the API (k8s.io/api/resource/v1, types.go of 1.37), the public ones with the names of their constants.
@@ -240,8 +241,8 @@ def device_errors(device: Device, path: str, *, own_nodes: bool = False, newest:
     if values > MAX_VALUES:
         yield FieldError(path, f"{values} values of attributes are more than {MAX_VALUES}")
     for name, attribute in device.attributes.items():
-        yield from attribute_errors(name, attribute, f"{path}.attributes")
-    yield from _capacities(device, f"{path}.capacity")
+        yield from attribute_errors(name, attribute, f"{path}.attributes", newest=newest)
+    yield from _capacities(device, f"{path}.capacity", newest=newest)
     yield from count_errors(device.taints, _TAINTS, f"{path}.taints")
     for index, taint in enumerate(device.taints):
         yield from taint_errors(taint, f"{path}.taints[{index}]")
@@ -255,9 +256,9 @@ def device_errors(device: Device, path: str, *, own_nodes: bool = False, newest:
         yield from _node_resource(device, name, resource, f"{path}.nodeAllocatableResources[{name}]")
 
 
-def _capacities(device: Device, path: str) -> _Errors:
+def _capacities(device: Device, path: str, *, newest: bool) -> _Errors:
     for name, capacity in device.capacity.items():
-        yield from _qualified(name, path)
+        yield from _qualified(name, path, newest=newest)
         policy, policy_path = capacity.request_policy, f"{path}[{name}].requestPolicy"
         # A policy is about shares of a capacity, which only a device that is allocated several times has.
         if policy is not None and device.allow_multiple_allocations is not True:
@@ -291,13 +292,13 @@ def _counters(counters: Mapping[str, Counter], path: str) -> _Errors:
         yield from label_errors(name, f"{path}[{name}]")
 
 
-def _qualified(name: str, path: str) -> _Errors:
-    parts = name.split("/")
-    # The API server does not check a name with more than one slash.
-    if len(parts) > 2:  # noqa: PLR2004 - domain and identifier
+def _qualified(name: str, path: str, *, newest: bool = True) -> _Errors:
+    domain, slash, identifier = name.rpartition("/")
+    # API servers before 1.38 do not check a name with more than one slash.
+    if "/" in domain and not newest:
         return
-    identifier = re.fullmatch(_IDENTIFIER, parts[-1], re.ASCII) is not None
-    if not identifier or (len(parts) > 1 and not is_dns_subdomain(parts[0].lower(), DRIVER_NAME)):
+    named = re.fullmatch(_IDENTIFIER, identifier, re.ASCII) is not None
+    if not named or (slash and not is_dns_subdomain(domain.lower(), DRIVER_NAME)):
         yield FieldError(f"{path}[{name}]", f'"{name}" is not [<DNS subdomain of 63>/]<C identifier of 32>')
 
 
@@ -306,9 +307,9 @@ def value_count(attribute: DeviceAttribute) -> int:
     return sum(len(getattr(attribute, name) or ()) for name in _LISTS) or 1
 
 
-def attribute_errors(name: str, attribute: DeviceAttribute, path: str) -> _Errors:
+def attribute_errors(name: str, attribute: DeviceAttribute, path: str, *, newest: bool = True) -> _Errors:
     """Yield every error of an attribute and its name; `path` is that of the attributes."""
-    yield from _qualified(name, path)
+    yield from _qualified(name, path, newest=newest)
     path = f"{path}[{name}]"
     # The fields for Python's keywords and types, `int_` and `bool_`, have their API names in errors.
     given = {form.rstrip("_"): getattr(attribute, form) for form in attribute.__struct_fields__}
@@ -321,6 +322,8 @@ def attribute_errors(name: str, attribute: DeviceAttribute, path: str) -> _Error
         for index, item in enumerate(value if isinstance(value, tuple) else (value,)):
             # A list of `ints` has the rules of `int`.
             problem = _PROBLEMS[form.rstrip("s")](item)
+            if not problem and newest and form.startswith("version") and not has_short_numbers(item):
+                problem = f'"{item}" has a number of more than 18 digits, which Kubernetes refuses since 1.38'
             if problem:
                 yield FieldError(f"{path}.{form}" + (f"[{index}]" if isinstance(value, tuple) else ""), problem)
 

@@ -392,9 +392,24 @@ def _errors_and_quota(
             configs = _configs(device_class.spec.config, plugins, "spec.config")
             return [*class_errors(device_class, problem), *configs], {}
         case "ResourceSlice":
-            return [*slice_errors(decode(ResourceSlice, document))], {}
+            return [*slice_errors(decode(ResourceSlice, document)), *_written(document)], {}
         case _:
             return [*rule_errors(decode(DeviceTaintRule, document))], {}
+
+
+def _written(document: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Yield the errors in empty lists and nulls of a slice, which the API server counts as set."""
+    spec = document["spec"]
+    if (
+        spec.get("devices") is not None
+        and spec.get("sharedCounters") is not None
+        and not (spec["devices"] and spec["sharedCounters"])
+    ):
+        yield FieldError("spec", "only one of sharedCounters and devices is allowed, even if one of them is empty")
+    for index, device in enumerate(spec.get("devices") or ()):
+        for name, value in (device.get("attributes") or {}).items():
+            if value is None:
+                yield FieldError(f"spec.devices[{index}].attributes[{name}]", "exactly one value is required, not none")
 
 
 def _expression_problem(known: KnownToCEL, expression: str) -> str | None:

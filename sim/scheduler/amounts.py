@@ -188,6 +188,9 @@ _COUNTED: Final = (
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _COMPARING: Final = ("Lt", "Gt")
 _UNSATISFIABLE: Final = ("DoNotSchedule", "ScheduleAnyway")
+_PORTS: Final = range(1, 65536)
+_NO_PORT: Final = "is not within 1 and 65535"
+_PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
 _WEIGHTS: Final = range(1, 101)
 _CONTAINERS_ONLY: Final = Counting(0, pod_level=False)
 
@@ -244,6 +247,7 @@ def pod_scheduling_errors(pod: SchedulingPod, *, stored: bool = False) -> Iterat
 
 
 def _placement_errors(pod: SchedulingPod) -> Iterator[FieldError]:
+    yield from _container_errors(pod)
     yield from _affinity_errors(pod.spec.affinity.node_affinity, "spec.affinity.nodeAffinity")
     for index, toleration in enumerate(pod.spec.tolerations):
         where = f"spec.tolerations[{index}]"
@@ -261,6 +265,25 @@ def _placement_errors(pod: SchedulingPod) -> Iterator[FieldError]:
         if constraint.when_unsatisfiable not in _UNSATISFIABLE:
             problem = f'"{constraint.when_unsatisfiable}" is neither {" nor ".join(_UNSATISFIABLE)}'
             yield FieldError(f"{where}.whenUnsatisfiable", problem)
+
+
+def _container_errors(pod: SchedulingPod) -> Iterator[FieldError]:
+    """Yield the errors in names of containers, and in their ports, which may be taken on a node."""
+    names: set[str] = set()
+    for field, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
+        for index, container in enumerate(containers):
+            where = f"spec.{field}[{index}]"
+            if container.name in names:
+                yield FieldError(f"{where}.name", f'"{container.name}" is a duplicate')
+            names.add(container.name)
+            for number, port in enumerate(container.ports):
+                if port.container_port not in _PORTS:
+                    yield FieldError(f"{where}.ports[{number}].containerPort", f"{port.container_port} {_NO_PORT}")
+                if port.host_port and port.host_port not in _PORTS:
+                    yield FieldError(f"{where}.ports[{number}].hostPort", f"{port.host_port} {_NO_PORT}")
+                if port.protocol not in _PROTOCOLS:
+                    problem = f'"{port.protocol}" is not one of {", ".join(_PROTOCOLS)}'
+                    yield FieldError(f"{where}.ports[{number}].protocol", problem)
 
 
 def _affinity_errors(affinity: PodNodeAffinity, path: str) -> Iterator[FieldError]:

@@ -1,4 +1,4 @@
-"""ResourceSlices and taints that the API server of Kubernetes 1.37 accepts or rejects, with the paths of errors."""
+"""ResourceSlices and taints that the API server of Kubernetes 1.38 accepts or rejects, with the paths of errors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -177,6 +177,8 @@ def test_devices_that_the_api_server_rejects_have_an_error_at_its_path(fields: d
         spec(
             devices=[device(f"d{n}", consumesCounters=[{"counterSet": "c", "counters": COUNTERS}]) for n in range(65)]
         ),
+        spec(devices=[device(attributes={"a/b/c": {"int": 1}})]),
+        spec(devices=[device(attributes={"a": {"version": "1.0.0-1234567890123456789"}})]),
     ],
 )
 def test_slices_that_an_older_api_server_stored_are_valid_in_its_release(document: dict[str, Any]) -> None:

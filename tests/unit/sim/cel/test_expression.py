@@ -31,55 +31,13 @@ def matches(expression: str) -> bool:
 @pytest.mark.parametrize(
     "expression",
     [
-        # a domain that is not there is an empty map, however it is looked up
-        'device.attributes.?nothing.hasValue() && device.attributes[?"x.y"].hasValue()',
-        '!has(device.attributes["x.y"].z) && !device.attributes.nothing.?z.hasValue()',
-        "has(device.attributes.nothing)",
-        '!has(device.capacity["x.y"].z)',
-        # versions and quantities are equal by value, and compare with nothing else
-        'quantity("1Gi") == quantity("1024Mi") && quantity("1500m") == quantity("1.5")',
         f'{ATTRIBUTES}.version != "1.10.0" && {ATTRIBUTES}.version == semver("1.10.0+build")',
         f"!({ATTRIBUTES}.version == null)",
-        'semver("1.0.0-alpha.1").isLessThan(semver("1.0.0-alpha.beta"))',
-        'semver("1.0.0-2").isLessThan(semver("1.0.0-10"))',
-        '!device.driver.matches("\U0001f4a1") && "\U0001f4a1".matches("^.$")',
-        # numbers of different types compare, also where the types are known
-        "1 < 1.5 && 2u >= 1 && 1.0 <= 1u",
-        # lists
-        '[1, 3].max() == 3 && ["b", "a"].min() == "a" && ![2, 1].isSorted() && [1.5, 2.5].sum() == 4.0',
         f'{ATTRIBUTES}.model.split(",").indexOf("b") == 1 && [1, 2, 1].lastIndexOf(1) == 2',
-        "[dyn(true)].indexOf(dyn(1)) == -1",
-        # addresses
-        'string(ip("10.0.0.1")) == "10.0.0.1" && ip.isCanonical("10.0.0.1") && ip("fe80::1").isLinkLocalUnicast()',
-        'cidr("10.1.2.3/8").masked() == cidr("10.0.0.0/8") && cidr("10.0.0.0/8").containsCIDR("10.1.0.0/16")',
-        'cidr("::/0").prefixLength() == 0 && !cidr("::/0").containsIP("10.0.0.1") && isCIDR("10.0.0.0/8")',
-        'ip("255.255.255.255").isGlobalUnicast() == false && ip("224.0.0.5").isLinkLocalMulticast()',
-        # a variable of a loop may be called device
-        "[1, 2].map(device, device + 1) == [2, 3]",
         f"cel.bind(a, {ATTRIBUTES}, a.numa == 1 && !has(a.none))",
     ],
-)  # fmt: skip
-def test_a_selector_matches(expression: str) -> None:
-    assert matches(expression)
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        '"1.2".find("1") == "1" && "abcabc".findAll("b.") == ["bc", "bc"]',
-        'url("https://x:1/a?k=v").getHost() == "x:1" && url("https://x/").getQuery() == {}',
-        '{"a": 1}.transformMap(k, v, v + 1) == {"a": 2} && [1, 2].transformMapEntry(i, v, {v: i}) == {1: 0, 2: 1}',
-        "has(device.allowMultipleAllocations)",
-        "+".join(["1"] * 250) + " == 250",
-        '["a"].exists(x, x' + ".lowerAscii()" * 200 + ' == "a")',
-        "(" * 249 + "true" + ")" * 249,
-        "dyn(optional.of(1)) == optional.of(1)",
-        "![1].exists(x, (x > 0 ? dyn(optional.of(1)) : dyn(x)) == 1)",
-        '["a", "b"].exists(z, cel.bind(y, z, y == "a")) && cel.bind(y, device.driver, y == device.driver)',
-        'format.dns1123Label().validate("a-b") == optional.none() && format.named("uuid").hasValue()',
-    ],
 )
-def test_functions_of_the_release_are_evaluated(expression: str) -> None:
+def test_a_selector_matches(expression: str) -> None:
     assert matches(expression)
 
 

@@ -196,6 +196,21 @@ def test_an_attribute_that_a_device_may_have_is_not_a_warning(tmp_path: Path, ex
     assert warnings(tmp_path, claim(selector(expression))) == []
 
 
+def test_empty_lists_and_nulls_of_a_slice_count_as_set(tmp_path: Path) -> None:
+    pool = {"name": "w", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.example.com", "nodeName": "w", "pool": pool}
+    specs: list[dict[str, Any]] = [
+        {"devices": [], "sharedCounters": []},
+        {"devices": [{"name": "d", "attributes": {"a": None}}]},
+    ]
+    slices = [
+        {"apiVersion": DRA, "kind": "ResourceSlice", "metadata": {"name": f"s{number}"}, "spec": {**spec, **written}}
+        for number, written in enumerate(specs)
+    ]
+    paths = [[path for path, _ in found] for found in errors(tmp_path, *slices)]
+    assert paths == [["spec"], ["spec.devices[0].attributes[a]"]]
+
+
 def test_attributes_are_compared_with_those_in_slices(tmp_path: Path) -> None:
     devices = [{"name": "d", "attributes": {"model": {"string": "x"}}, "capacity": {"memory": {"value": "8Gi"}}}]
     pool = {"name": "w", "generation": 1, "resourceSliceCount": 1}

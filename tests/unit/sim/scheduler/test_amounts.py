@@ -27,9 +27,9 @@ def errors(**spec: Any) -> list[str]:
 
 
 def container(
-    requests: Mapping[str, str | None] | None = None, limits: Mapping[str, str | None] | None = None
+    requests: Mapping[str, str | None] | None = None, limits: Mapping[str, str | None] | None = None, name: str = "c"
 ) -> list[dict[str, Any]]:
-    return [{"name": "c", "resources": {"requests": requests or {}, "limits": limits or {}}}]
+    return [{"name": name, "resources": {"requests": requests or {}, "limits": limits or {}}}]
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_amounts_that_a_cluster_accepts_are_accepted() -> None:
     limits = {**amounts, "cpu": "1"}
     pods = {"requests": {"cpu": "1"}, "limits": {"cpu": "4", "hugepages-2Mi": "8Mi", "memory": "4Gi"}}
     overhead = {"cpu": "100m", "memory": "64Mi"}
-    containers = container(amounts, limits)
-    assert errors(containers=containers, initContainers=containers, resources=pods, overhead=overhead) == []
+    first, second = container(amounts, limits), container(amounts, limits, "d")
+    assert errors(containers=second, initContainers=first, resources=pods, overhead=overhead) == []
 
 
 def test_amounts_of_init_containers_overhead_and_pods_are_checked_too() -> None:
@@ -88,7 +88,7 @@ def test_amounts_of_init_containers_overhead_and_pods_are_checked_too() -> None:
 def test_a_pods_request_may_not_be_less_than_its_containers() -> None:
     containers = container(
         {"cpu": "2", "memory": "1Gi"}, {"cpu": "2", "memory": "5Gi", "hugepages-1Gi": "2Gi"}
-    ) + container({"cpu": "2"}, {"hugepages-1Gi": "2Gi", "cpu": "2"})
+    ) + container({"cpu": "2"}, {"hugepages-1Gi": "2Gi", "cpu": "2"}, "d")
     whole = {"requests": {"cpu": "3"}, "limits": {"memory": "4Gi", "hugepages-1Gi": "3Gi"}}
     assert errors(containers=containers, resources=whole) == [
         "spec.resources.requests[cpu]: 3 is less than the containers request",
@@ -152,6 +152,15 @@ def test_amounts_of_a_node_are_never_negative_and_counts_are_whole() -> None:
     [
         ("Pod", {"spec": {"containers": container({"cpu": "-1"})}}, f"{CONTAINER}.requests[cpu]"),
         ("Pod", {"spec": {"containers": container({"cpu": "1", "memory": "1GB"})}}, f"{CONTAINER}.requests[memory]"),
+        ("Pod", {"spec": {"containers": container() * 2}}, "spec.containers[1].name"),
+        *(
+            (
+                "Pod",
+                {"spec": {"containers": [{"name": "c", "ports": [{"containerPort": 1, field: value}]}]}},
+                f"spec.containers[0].ports[0].{field}",
+            )
+            for field, value in (("containerPort", 65536), ("hostPort", -1), ("protocol", "tcp"))
+        ),
         ("Pod", {"spec": {"affinity": APART}}, f"spec.affinity.podAntiAffinity.{REQUIRED}[0]"),
         ("Node", {"status": {"allocatable": {"memory": "-1"}}}, "status.allocatable[memory]"),
     ],
