@@ -172,10 +172,10 @@ class Held(msgspec.Struct):
         )
         return tuple(sorted(holders, key=str))
 
-    def namesakes(self, claim: ClaimRef) -> list[ClaimRef]:
+    def namesakes(self, ref: ClaimRef) -> list[ClaimRef]:
         """Return the claims on record that have the name of this one but another UID."""
         claims = (holding.claim for holding in self.holdings.values())
-        return [each for each in claims if str(each) == str(claim) and each != claim]
+        return [claim for claim in claims if str(claim) == str(ref) and claim != ref]
 
     def amount(self, sources: Iterable[str]) -> int:
         """Return the sum of `Grant.amount` over devices that have, or may have, some of these sources."""

@@ -479,11 +479,9 @@ class NodeClaims:
             return decide_claim(ref, claim, record, given)
         except ClaimConflictError as error:
             # A claim that was recreated has the name of the one that it waits for.
-            others = [
-                f"; the claim {each} on record is another one, with UID {each.uid}"
-                for each in given.held.namesakes(ref)
-            ]
-            return Conflict(f"{error}{''.join(others)}")
+            namesakes = given.held.namesakes(ref)
+            others = "".join(f"; the claim {ref} on record is another one, with UID {other.uid}" for other in namesakes)
+            return Conflict(f"{error}{others}")
         except DranodeError as error:
             return Refused(str(error))
         except Exception as error:
