@@ -30,9 +30,9 @@ def prepare(node: NodeClaims, *claims: ResourceClaim) -> dict[str, Any]:
     return {name: answer.devices if isinstance(answer, Prepared) else answer for name, answer in named.items()}
 
 
-def prepared_before(folder: Path, *claims: ResourceClaim) -> dict[str, Any]:
+def prepared_before(folder: Path, *claims: ResourceClaim, **options: Any) -> dict[str, Any]:
     """Prepare claims by a driver that has ended since; returns its answers."""
-    node = opened(folder)
+    node = opened(folder, **options)
     answers = prepare(node, *claims)
     node.close()
     return answers

@@ -88,9 +88,7 @@ def test_a_claim_with_a_damaged_record_is_unprepared_from_its_spec(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     board, claim = Board(), allocated_claim("a", WiredLamps.driver, ["lamp-0"])
-    node = opened(tmp_path, WiredLamps(board))
-    prepare(node, claim)
-    node.close()
+    prepared_before(tmp_path, claim, plugin=WiredLamps(board))
     damage(tmp_path)
     again = opened(tmp_path, WiredLamps(board))
     assert unprepare(again, claim) == {claim.metadata.uid: None}
@@ -244,9 +242,7 @@ def test_a_pinning_driver_gets_the_claim_of_a_damaged_row(tmp_path: Path) -> Non
             return PinnedClaim(record.ref, record.cpus, record.held)
 
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
-    node = opened(tmp_path, Recoverable())
-    prepare(node, claim)
-    node.close()
+    prepared_before(tmp_path, claim, plugin=Recoverable())
     with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
         db.execute("UPDATE claims SET checksum = 0")
     lose_copy(tmp_path)

@@ -15,7 +15,7 @@ from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.snapshot import PinSnapshot
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.machine import CPU, machine
-from tests.fakes.node import opened, prepare
+from tests.fakes.node import opened, prepare, prepared_before
 
 CLAIM = allocated_claim("a", Lamps.driver, ["lamp-0"])
 
@@ -91,9 +91,7 @@ def test_hardware_that_becomes_unreadable_stays_known_and_is_not_granted(tmp_pat
 
 def test_missing_specs_are_written_after_a_reboot_once_the_hardware_is_read(tmp_path: Path, lamps: DarkLamps) -> None:
     lamps.dark = False
-    node = opened(tmp_path, lamps)
-    prepare(node, CLAIM)
-    node.close()
+    prepared_before(tmp_path, CLAIM, plugin=lamps)
     shutil.rmtree(tmp_path / "cdi")
     lamps.dark = True
     again = opened(tmp_path, lamps)

@@ -10,7 +10,7 @@ from dranode.driver.claims.answers import Refused
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim
-from tests.fakes.node import LAMPS, opened, prepare, specs, unprepare
+from tests.fakes.node import LAMPS, opened, prepare, prepared_before, specs, unprepare
 
 
 def test_hardware_is_configured_once_and_restored_once(tmp_path: Path) -> None:
@@ -28,9 +28,7 @@ def test_hardware_is_configured_once_and_restored_once(tmp_path: Path) -> None:
 def test_hardware_is_configured_again_after_a_reboot(tmp_path: Path) -> None:
     board = Board()
     claim = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
-    node = opened(tmp_path, WiredLamps(board))
-    prepare(node, claim)
-    node.close()
+    prepared_before(tmp_path, claim, plugin=WiredLamps(board))
     rebooted = NodeClaims(WiredLamps(board), tmp_path / "data", tmp_path / "cdi")
     rebooted.open("another boot")
     prepare(rebooted, claim)
@@ -40,9 +38,7 @@ def test_hardware_is_configured_again_after_a_reboot(tmp_path: Path) -> None:
 def test_a_reboot_is_noticed_even_if_the_ledger_was_unusable_at_the_start(tmp_path: Path) -> None:
     board = Board()
     claim = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
-    node = opened(tmp_path, WiredLamps(board))
-    prepare(node, claim)
-    node.close()
+    prepared_before(tmp_path, claim, plugin=WiredLamps(board))
     ledger = tmp_path / "data" / "ledger.db"
     ledger.rename(ledger.with_name("away"))
     ledger.mkdir()

@@ -19,7 +19,7 @@ from dranode.driver.claims.record import PreparedDevice, Record
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.pinning.snapshot import PinSnapshot
 from tests.fakes.drivers import Lamps, allocated_claim, damage_ledger, reference
-from tests.fakes.node import LAMPS, given, in_pool, opened, prepare, spec_of, specs, unprepare
+from tests.fakes.node import LAMPS, given, in_pool, opened, prepare, prepared_before, spec_of, specs, unprepare
 
 
 @pytest.mark.parametrize("uid", ["a/b", "ü", "../x", "x" * 101])
@@ -230,9 +230,7 @@ def test_a_claim_on_another_nodes_pool_is_refused_with_both_pools_named(tmp_path
 
 def test_a_prepared_claim_keeps_its_answer_whatever_its_pool(tmp_path: Path) -> None:
     claim = in_pool(allocated_claim("a", LAMPS, ["lamp-0"]), "node-77")
-    before = opened(tmp_path)
-    answer = prepare(before, claim)
-    before.close()
+    answer = prepared_before(tmp_path, claim)
     assert prepare(opened(tmp_path, pool="node"), claim) == answer
 
 
