@@ -28,6 +28,8 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 _ALWAYS_ALL: Final = 100
 _LEAST_PERCENT: Final = 5
 _VOLUMES_SCORED: Final = 36  # the minor release since which images of volumes count for ImageLocality
+# Kinds by which admission changes or refuses new pods.
+_ADMISSION: Final = frozenset({"LimitRange", "ResourceQuota"})
 # Without these no claim can be allocated.
 _PLURALS: Final = {"ResourceSlice": "resourceslices", "DeviceClass": "deviceclasses"}
 
@@ -53,6 +55,10 @@ def cluster_notes(dump: ClusterDump, *, adds: bool = False) -> Iterator[str]:
             f"the documents have no {' and no '.join(missing)}, so no claim can be allocated; add the output of "
             f"kubectl get {plurals} -o yaml"
         )
+    admission = sorted(_ADMISSION & dump.kinds)
+    new = sorted(pod.key for pod in dump.waiting if not pod.metadata.uid)
+    if admission and new:
+        yield f"{' and '.join(admission)} objects are ignored; they may change or refuse {_listed(new)} when created"
     nominated = sorted(pod.key for pod in dump.waiting if pod.status.nominated_node_name)
     if nominated:
         yield f"kube-scheduler reserves room for {_listed(nominated)}, which preempted other pods; dranode does not"

@@ -6,7 +6,7 @@ from dranode.api.errors import DocumentError
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
 from dranode.sim.fit.choice import group_line
-from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
+from dranode.sim.fit.questions import ClusterQuestions, PodAnswer, cluster_notes
 from tests.fakes.clusters import (
     CLASS,
     Document,
@@ -262,13 +262,15 @@ def test_images_that_some_nodes_have_are_named_as_not_scored(image: str, *, note
         assert [note.startswith(start) for note in answer.notes if "ImageLocality" in note] == [True] * noted
 
 
-def test_the_overhead_of_a_runtime_class_is_named_as_not_simulated() -> None:
+def test_admission_is_named_as_not_simulated_for_new_pods() -> None:
     pod = pod_document("p", runtimeClassName="kata")
-    (answer,) = answers(node_document("a"), pod)
-    assert any("RuntimeClass kata is not read" in note and "kata" in note for note in answer.notes)
-    pod["metadata"]["uid"] = "1"
-    (answer,) = answers(node_document("a"), pod)
-    assert answer.notes == ()
+    limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "l"}}
+    for uid in ("", "1"):
+        pod["metadata"]["uid"] = uid
+        (answer,) = answers(node_document("a"), pod)
+        assert ["RuntimeClass kata is not read" in note for note in answer.notes] == [True] * (not uid)
+        notes = [*cluster_notes(questions_of(limits, node_document("a"), pod).dump)]
+        assert ["LimitRange objects are ignored" in note for note in notes] == [True] * (not uid)
 
 
 def selected(questions: ClusterQuestions, *names: str) -> None:
