@@ -279,6 +279,8 @@ def test_everything_that_is_rendered_follows_kubernetes_schemas_and_every_pod_th
     assert [(each["labels"]["inject"], each["annotations"]["inject"]) for each in about] == [("false", "false")] * 4
     containers = [each for pod in pods for each in (*pod["containers"], *pod.get("initContainers", ()))]
     assert [each["resources"]["limits"] for each in containers] == [{"cpu": "2"}] * 5
+    secured = [each["securityContext"] for each in containers]
+    assert all(each["readOnlyRootFilesystem"] and each["capabilities"] == {"drop": ["ALL"]} for each in secured)
     # The claim of the test's pod finds the node.
     nodes = [(pod["nodeSelector"], pod["affinity"]) for pod in pods if "resourceClaims" not in pod]
     assert nodes == [nodes[0]] * 3
