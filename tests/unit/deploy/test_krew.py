@@ -50,14 +50,18 @@ def test_the_launcher_creates_its_environment_once_and_runs_the_plugin(dist: Pat
     made = f'printf \'#!/bin/sh\\necho "$@" >> {log}\\n\' > "$4/bin/python"'
     steps = ("#!/bin/sh", '[ "$2" = -c ] && exit 0', 'mkdir -p "$4/bin"', made, 'chmod +x "$4/bin/python"')
     python.write_text("\n".join(steps))
-    python.chmod(0o755)
+    # What krew installs is a link, and the readlink of an older macOS has no options.
+    (tools / "readlink").write_text('#!/bin/sh\n[ $# = 1 ] && exec /usr/bin/readlink "$1"\n')
+    (tools / "kubectl-dranode").symlink_to("../plugin/kubectl-dranode")
+    for tool in (python, tools / "readlink"):
+        tool.chmod(0o755)
     with tarfile.open(dist / "kubectl-dranode.tar.gz") as archive:
         archive.extractall(dist / "plugin", filter="data")
     environment = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(dist)}
 
     def run() -> list[str]:
         log.write_text("")
-        subprocess.run([dist / "plugin" / "kubectl-dranode", "claims", "-A"], env=environment, check=True)
+        subprocess.run([tools / "kubectl-dranode", "claims", "-A"], env=environment, check=True)
         return log.read_text().splitlines()
 
     first, second = run(), run()
