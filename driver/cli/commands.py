@@ -141,13 +141,18 @@ def run(command: click.Command, arguments: list[str], name: str | None = None) -
     sys.exit(status)
 
 
+# Options without a value that kubectl has, too.
+_FLAGS: Final = "(-A|--all-namespaces|--no-headers|--insecure-skip-tls-verify)"
+
+
 def _as_click_reads(arguments: list[str]) -> Iterator[str]:
     """Yield arguments without the forms of kubectl that click reads otherwise: `-n=default` and `--no-headers=true`."""
     for place, word in enumerate(arguments):
         if word == "--":
             yield from arguments[place:]
             return
-        yield re.sub(r"^((-A|--all-namespaces|--no-headers)=true$|(-[a-zA-Z])=)", r"\2\3", word)
+        if re.fullmatch(f"{_FLAGS}=false", word) is None:
+            yield re.sub(f"^({_FLAGS}=true$|(-[a-zA-Z])=)", r"\2\3", word)
 
 
 def _status(command: click.Command, arguments: list[str], name: str | None) -> Any:

@@ -31,7 +31,10 @@ def test_existing_commands_are_found(words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("words", "output"),
-    [(["-n=b", "-A=true", "a", "--", "-n=c"], "b True -n=c\n"), (["--namespace=true"], "true False \n")],
+    [
+        (["-n=b", "-A=true", "a", "--", "-n=c"], "b True -n=c\n"),
+        (["--namespace=true", "-A=false", "--insecure-skip-tls-verify=false"], "true False \n"),
+    ],
 )
 def test_options_may_have_the_forms_of_kubectl(
     words: list[str], output: str, capsys: pytest.CaptureFixture[str]
