@@ -272,12 +272,9 @@ def test_the_binding_names_the_daemonsets_account() -> None:
     assert pod()["serviceAccountName"] == account["name"]
 
 
-def test_the_drivers_pod_starts_even_where_the_runtime_requires_the_driver() -> None:
+def test_the_drivers_pod_starts_where_pod_security_is_enforced_and_the_runtime_requires_the_driver() -> None:
     metadata = the("DaemonSet", "dranode")["spec"]["template"]["metadata"]
     assert metadata["annotations"] == {TOLERANCE: "true"}
-
-
-def test_the_namespace_allows_a_privileged_pod() -> None:
     labels = the("Namespace", "dranode")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
 
