@@ -52,16 +52,17 @@ def test_the_launcher_creates_its_environment_once_and_runs_the_plugin(dist: Pat
     python.write_text("\n".join(steps))
     # What krew installs is a link, and the readlink of an older macOS has no options.
     (tools / "readlink").write_text('#!/bin/sh\n[ $# = 1 ] && exec /usr/bin/readlink "$1"\n')
-    (tools / "kubectl-dranode").symlink_to("../plugin/kubectl-dranode")
+    for name in ("kubectl-dranode", "kubectl_complete-dranode"):
+        (tools / name).symlink_to("../plugin/kubectl-dranode")
     for tool in (python, tools / "readlink"):
         tool.chmod(0o755)
     with tarfile.open(dist / "kubectl-dranode.tar.gz") as archive:
         archive.extractall(dist / "plugin", filter="data")
     environment = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(dist)}
 
-    def run() -> list[str]:
+    def run(name: str = "kubectl-dranode") -> list[str]:
         log.write_text("")
-        subprocess.run([tools / "kubectl-dranode", "claims", "-A"], env=environment, check=True)
+        subprocess.run([tools / name, "claims", "-A"], env=environment, check=True)
         return log.read_text().splitlines()
 
     first, second = run(), run()
@@ -71,6 +72,7 @@ def test_the_launcher_creates_its_environment_once_and_runs_the_plugin(dist: Pat
     assert {"--no-index", "--no-deps", str(dist / "plugin" / f"dranode-{version()}-py3-none-any.whl")} < set(own)
     assert first[-1].endswith("run_plugin() claims -A")
     assert second == ["-I -c import dranode.tools", first[-1]]
+    assert run("kubectl_complete-dranode")[-1].endswith("complete_words() claims -A")
     # The Python that the environment was made with is gone after an upgrade.
     (made_python,) = dist.glob(".cache/kubectl-dranode/*/bin/python")
     made_python.unlink()
@@ -103,6 +105,6 @@ def test_the_lock_in_the_archive_has_a_hash_for_every_library(dist: Path) -> Non
 
 def test_the_launcher_runs_the_plugin_under_kubectls_name() -> None:
     (line,) = (text for text in (KREW / "kubectl-dranode").read_text().splitlines() if text.startswith("exec"))
-    code = line.partition("'")[2].partition("'")[0]
+    code = line.partition('-c "')[2].partition('"')[0].replace("$run", "run_plugin")
     done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Usage: kubectl dranode [OPTIONS] COMMAND")
