@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -142,10 +141,12 @@ def test_cgroups_are_verified_soon_after_a_claims_container_took_cpus_from_other
 
 def test_the_runtime_is_answered_in_time_while_a_call_holds_the_ledger(tmp_path: Path) -> None:
     node = prepared(tmp_path)
-    began = time.monotonic()
-    with node._lock.among_threads(), ThreadPoolExecutor() as pool, pytest.raises(UnreadError, match="another call has"):
+    with (
+        node._lock.among_threads(),
+        ThreadPoolExecutor() as pool,
+        pytest.raises(UnreadError, match=r"more than 0\.8 s"),
+    ):
         pool.submit(enforcement_of(node, tmp_path).reread).result()
-    assert time.monotonic() - began < 2
     assert node.impediment is None
 
 
