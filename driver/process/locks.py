@@ -87,7 +87,7 @@ class FileLock:
         return True
 
     @contextlib.contextmanager
-    def held(self, seconds: float = math.inf) -> Iterator[None]:
+    def held(self, seconds: float) -> Iterator[None]:
         """Hold the lock in a `with` statement.
 
         Raises:

@@ -120,7 +120,7 @@ class RequestNotes:
 
     def _replace(self, cause: Exception) -> None:
         """Remove a damaged file, unless the other instance has done so."""
-        with self._replacing.held():
+        with self._replacing.held(_BUSY_SECONDS):
             if file_number(self._path) != self._inode:
                 return
             for suffix in ("-wal", "-shm", ""):

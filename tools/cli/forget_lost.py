@@ -14,6 +14,7 @@ from dranode.cdi.regular_file import LARGEST, read_regular
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.cli.options import machine_option, names_of_drivers, serve_option
 from dranode.driver.machine.root import Root, boot_id
+from dranode.driver.node.decision_lock import PATIENCE
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.plugins import default_drivers, load_installed, load_plugins, published_names
 from dranode.driver.process.locks import FileLock
@@ -74,7 +75,7 @@ def _duplicate(folder: Path) -> Iterator[Path]:
     """Yield a copy of the ledger's folder: opening a damaged ledger rebuilds it, which --dry-run must not do."""
     with tempfile.TemporaryDirectory(prefix="dranode-") as copy:
         # The lock keeps the files of the ledger consistent with each other while they are copied.
-        with FileLock(folder / "serialize.lock").held():
+        with FileLock(folder / "serialize.lock").held(PATIENCE):
             for name in _LEDGER:
                 try:
                     (Path(copy) / name).write_bytes(read_regular(folder / name, LARGEST))

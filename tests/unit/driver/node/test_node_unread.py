@@ -172,7 +172,7 @@ def test_a_lock_that_is_not_released_is_reported(world: World, monkeypatch: pyte
     """The other instance may be stopped, and the disk may hang under another call."""
     monkeypatch.setattr(decision_lock, "PATIENCE", 0.1)
     node = world.opened([])
-    lock = FileLock(world.folder / "data" / "serialize.lock").held()
+    lock = FileLock(world.folder / "data" / "serialize.lock").held(0)
     with node._lock.among_threads() if holder == "call" else lock, ThreadPoolExecutor() as pool:
         pool.submit(node.check).result()
         assert f"another {holder} has held the l" in str(node.impediment)

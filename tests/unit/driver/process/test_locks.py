@@ -38,7 +38,7 @@ def test_a_file_system_without_locks_is_reported_and_leaves_no_file_open(
 def test_a_lock_held_by_another_is_seen_and_not_acquired(tmp_path: Path) -> None:
     ours, theirs = FileLock(tmp_path / "active.lock"), FileLock(tmp_path / "active.lock")
     assert not ours.is_held()
-    with theirs.held():
+    with theirs.held(0):
         assert ours.is_held()
         assert not ours.acquire(seconds=0)
     assert ours.acquire(seconds=0)

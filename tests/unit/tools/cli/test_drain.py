@@ -176,7 +176,7 @@ def test_a_hidden_record_of_kubelet_is_not_taken_for_empty(
 
 def test_nothing_is_unprepared_while_a_driver_serves(leaving: Leaving) -> None:
     lock = FileLock(leaving.kubelet / "plugins" / DRIVER / "active.lock")
-    with lock.held():
+    with lock.held(0):
         with pytest.raises(DranodeError, match=r"a driver serves dra\.cpu from .*--through-driver"):
             leaving.drain()
         assert leaving.drain("--dry-run")[0] == 1
