@@ -27,6 +27,8 @@ from dranode.sanity.kubelet import CALL_SECONDS, Answers, ClaimAnswer, ClaimIden
 from dranode.sanity.objects import StatusError
 
 OTHER_DRIVER: Final = "other.sanity.example.com"
+# How many checks report that a driver prepares nothing; the others would all say the same.
+_REPORTED: Final = 3
 # How long the next call may take after so many calls have timed out; otherwise a run would take hours.
 _LIMITS: Final = ((3, CALL_SECONDS), (10, 5.0), (sys.maxsize, 1.0))
 
@@ -40,6 +42,7 @@ class Bench(DriverLink):
         given: claims that exist already.
         configurations: opaque parameters that the driver accepts, each with a different effect.
         claims_tried: how many claims with devices there were.
+        claims_prepared: how many of them the driver has prepared when it had to.
         spoiled: the driver has to be started again before the next check, so that the check judges what it sees itself.
         broken_streams: what is wrong with the health services whose streams do not begin with a message.
     """
@@ -48,6 +51,7 @@ class Bench(DriverLink):
     given: Sequence[KubeDocument] = ()
     configurations: Sequence[Any] = ()
     claims_tried: int = 0
+    claims_prepared: int = 0
     spoiled: bool = False
     broken_streams: dict[str, str] = field(default_factory=dict)
     _claims: dict[str, BenchClaim] = field(default_factory=dict)
@@ -56,6 +60,7 @@ class Bench(DriverLink):
     _slices: list[str] = field(default_factory=list)
     _names: int = 0
     _expired: int = 0
+    _refusals: int = 0
 
     # --- claims ---
 
@@ -230,10 +235,20 @@ class Bench(DriverLink):
 
         Raises:
             Breach: it does not.
+            Unable: it never has, which several checks have reported.
         """
-        with calling("NodePrepareResources"):
-            answers = self.prepare(*claims, version=version, client=client)
-        return [_succeeded("NodePrepareResources", answers, claim, "prepare what is published") for claim in claims]
+        method, remedy = "NodePrepareResources", "prepare what is published"
+        try:
+            with calling(method):
+                answers = self.prepare(*claims, version=version, client=client)
+            prepared = [_succeeded(method, answers, claim, remedy) for claim in claims]
+        except Breach as breach:
+            self._refusals += not self.claims_prepared
+            if self._refusals > _REPORTED:
+                raise Unable("the driver has not prepared any claim yet; the checks that failed say why") from breach
+            raise
+        self.claims_prepared += len(claims)
+        return prepared
 
     def same_answer(
         self, claim: BenchClaim, before: ClaimAnswer, remedy: str, *, client: SocketClient | None = None

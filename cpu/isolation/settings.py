@@ -4,9 +4,9 @@ A setting has an original value, from before the first claim changed it. Its val
 original without the CPUs of all claims, or the original if there are no claims. So claims may come and go in any order.
 The value that was read and the value to write are noted before the write: after a crash the setting has one of the two.
 A third value was set by another program, and becomes the original; irqbalance does this all the time, and CRI-O edits
-the CPUs for new interrupts, which get back those that claims took out. An interrupt that is
-registered while new ones are kept off quiet CPUs starts on the CPUs for new interrupts; its original is where it would
-have started without claims.
+the CPUs for new interrupts, which get back those that claims took out. An interrupt that is registered while new ones
+are kept off quiet CPUs starts on the CPUs for new interrupts; its original is where it would have started without
+claims.
 
     kind            file (below /proc or /sys)                              if no CPU is left, it is
     interrupt       /proc/irq/N/smp_affinity_list                           the housekeeping CPUs

@@ -1,8 +1,8 @@
 """Requests to the API server: documents in and out, with time limits, retries, and the API version that it serves.
 
 A driver repeats a request that only reads, as long as its time allows, while the server is away, overloaded or slow. It
-repeats a write only if the server says that it did nothing (429). A command repeats no other
-request either, because the person who waits for it can run it again.
+repeats a write only if the server says that it did nothing (429). A command repeats no other request either, because
+the person who waits for it can run it again.
 """
 
 import logging

@@ -163,6 +163,18 @@ def test_a_driver_that_answers_without_devices_breaks_no_must() -> None:
     assert sum(each.verdict is Verdict.PASSED for each in outcomes) > len(musts) / 2
 
 
+class PreparesNothing(RightDriver):
+    def grant(self, document: Document) -> list[Document]:
+        raise Refused(f"device of {document['metadata']['name']} is busy")
+
+
+def test_only_a_few_checks_report_that_a_driver_prepares_nothing() -> None:
+    with bench_of(PreparesNothing) as bench:
+        begin(bench)
+        outcomes = run_checks(bench, [check for check in CHECKS.values() if check.group == "cdi"])
+    assert sum("busy" in outcome.text for outcome in outcomes) == 3
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.check}-{fault.driver.__name__}")
 def test_a_faulty_driver_is_found(fault: Fault) -> None:
     with bench_of(fault.driver) as bench:
@@ -186,10 +198,14 @@ def test_every_check_has_a_faulty_driver() -> None:
     assert sorted(CHECKS.keys() - {fault.check for fault in FAULTS}) == []
 
 
+def begin(bench: Bench) -> None:
+    bench.begin()
+    bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE)
+
+
 def test_slices_under_another_name_than_the_registered_one_are_explained() -> None:
     with bench_of(faults_registration.WrongName) as bench:
-        bench.begin()
-        bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE)
+        begin(bench)
         bench.patience = SHORT
         with pytest.raises(Unable, match=r"registered as Right_Driver, and the slices are those of right\.example"):
             bench.offers()
@@ -204,8 +220,7 @@ def test_slices_under_another_name_than_the_registered_one_are_explained() -> No
 )
 def test_the_remedy_is_about_what_was_seen(check: str, driver: type[RightDriver], remedy: str) -> None:
     with bench_of(driver) as bench:
-        bench.begin()
-        bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE)
+        begin(bench)
         (outcome,) = run_checks(bench, [CHECKS[check]])
     assert remedy in outcome.remedy, outcome
 
@@ -219,8 +234,7 @@ def test_parameters_that_change_nothing_hide_no_fault() -> None:
 
 def test_a_refusal_that_happens_twice_is_reported_once() -> None:
     with bench_of(faults_slices.RefusedFirst) as bench:
-        bench.begin()
-        bench.eventually(lambda: bench.server().objects.all("resourceslices"), PATIENCE)
+        begin(bench)
         refusals = [write for write in bench.server().writes() if write.status == HTTPStatus.UNPROCESSABLE_ENTITY]
         (outcome,) = run_checks(bench, [CHECKS["slices-taken"]])
     assert (len(refusals), outcome.text.count("is not a semantic version")) == (2, 1)
