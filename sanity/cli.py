@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -29,6 +29,8 @@ from dranode.sanity.suite import junit as as_junit
 from dranode.show.output import console, emit, fail, output_option, reporting
 from dranode.show.terminal import columns
 
+_SECONDS: Final[dict[str, Any]] = {"type": click.FloatRange(0), "show_default": True, "metavar": "SECONDS"}
+
 
 @click.command(short_help="Check a DRA driver in any language: calls of kubelet, restarts, slices, CDI.")
 @click.option("--registration-socket", metavar="PATH", help="The registration socket, or the folder it appears in.")
@@ -45,12 +47,8 @@ from dranode.show.terminal import columns
 @click.option("--focus", multiple=True, metavar="PATTERN", help="Run only checks or groups of this name (repeatable).")
 @click.option("--skip", multiple=True, metavar="PATTERN", help="Skip checks or groups of this name (repeatable).")
 @click.option("--strict", is_flag=True, help="Also fail if a SHOULD is broken.")
-@click.option(
-    "--patience", default=120.0, show_default=True, metavar="SECONDS", help="How long to wait for what must happen."
-)
-@click.option(
-    "--quiet", default=5.0, show_default=True, metavar="SECONDS", help="How long to watch for what must not happen."
-)
+@click.option("--patience", default=120.0, help="How long to wait for what must happen.", **_SECONDS)
+@click.option("--quiet", default=5.0, help="How long to watch for what must not happen.", **_SECONDS)
 @click.option("--junit", metavar="FILE", help="Also write JUnit XML.")
 @click.option("--state", metavar="DIR", help="Keep sockets, specs and the driver's log in DIR.")
 @click.option("--list", "listing", is_flag=True, help="Only list the checks.")

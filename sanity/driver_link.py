@@ -130,12 +130,12 @@ class DriverLink:
         """
         answering = self.awaited("a socket", lambda: self._ended() or next(iter(self.registration_sockets()), None))
         if not isinstance(answering, Path):
-            log = f"; its log ends: {self.process.log()[-600:] or 'it is empty'}" if self.process else ""
+            tail = self.process.log()[-600:] if self.process else ""
+            log = f"; its log ends: {tail}" if tail else "; its log is empty" if self.process else ""
             where = f"no registration socket answers at {self.places.registration}"
             if answering:
-                raise Breach(
-                    f"{where}, and {answering}{log}", "read the log; keep the command running in the foreground"
-                )
+                remedy = "keep the command running in the foreground"
+                raise Breach(f"{where}, and {answering}{log}", f"read the log; {remedy}" if tail else remedy)
             raise Breach(
                 f"{where}{self._problems()}{log}",
                 "create <registry folder>/<driver>-reg.sock and serve pluginregistration.Registration there",

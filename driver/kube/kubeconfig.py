@@ -88,7 +88,12 @@ def kubeconfig_context(path: str, context: str = "", flags: Mapping[str, Any] = 
     try:
         return chosen_context(path, context, flags)
     except DocumentError as error:
-        raise UnreachableError(f"{path} cannot be used: {error}") from error
+        raise UnreachableError(_unusable("", path, error)) from error
+
+
+def _unusable(what: str, path: str, error: Exception) -> str:
+    """Return why a kubeconfig cannot be used; an error about its text names the file itself."""
+    return str(error) if str(error).startswith(path) else f"{what}{path} cannot be used: {error}"
 
 
 def check_kubeconfig(path: str) -> None:
@@ -100,7 +105,7 @@ def check_kubeconfig(path: str) -> None:
     try:
         _server_url(chosen_context(path).cluster.server)
     except (DocumentError, ValueError) as error:
-        raise UsageError(f"the kubeconfig {path} cannot be used: {error}") from error
+        raise UsageError(_unusable("the kubeconfig ", path, error)) from error
 
 
 def kubeconfig_server(
@@ -123,7 +128,7 @@ def kubeconfig_server(
     try:
         return _server(chosen_context(path, context, flags), path, program_seconds)
     except (DocumentError, UnreachableError, ProxyError, OSError, ValueError) as error:
-        raise UnusableCredentialsError(f"the credentials in {path} cannot be used: {error}") from error
+        raise UnusableCredentialsError(_unusable("the credentials in ", path, error)) from error
 
 
 def _server(chosen: ChosenContext, path: str, program_seconds: float | None) -> Server:

@@ -95,7 +95,7 @@ def kinds_are_valid(bench: Bench) -> None:
     _, answer = _with_ids(bench)
     for name in answer.cdi:
         problem = written_kind_problem(name.partition("=")[0])
-        expect(problem is None, f"CDI id {name}: {problem}", "use a domain of your own as the vendor")
+        expect(problem is None, f'CDI id "{name}": {problem}', "use a domain of your own as the vendor")
 
 
 @should("cdi-vendor", f"{_SPEC}, kind: the vendor is the organization's domain")
@@ -109,7 +109,7 @@ def vendors_are_owned(bench: Bench) -> None:
         vendor = split_kind(name.partition("=")[0])[0]
         expect(
             "." in vendor and vendor not in ("k8s.io", "cdi.k8s.io"),
-            f"the vendor of {name} is {vendor}",
+            f'the vendor of CDI id "{name}" is {vendor or "missing"}',
             "use a domain",
         )
 

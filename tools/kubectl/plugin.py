@@ -294,7 +294,7 @@ def options_behind(words: list[str]) -> list[str]:
 def candidates(words: list[str]) -> Iterator[str]:
     """Yield cobra's answer: the candidates for the last of the words with their descriptions, then `:4`."""
     *before, incomplete = words or [""]
-    for item in ShellComplete(plugin, {}, _PROGRAM, _VARIABLE).get_completions(before, incomplete):
+    for item in ShellComplete(plugin, {}, _PROGRAM, _VARIABLE).get_completions(options_behind(before), incomplete):
         yield f"{item.value}\t{item.help}" if item.help else str(item.value)
     yield _NO_FILES
 

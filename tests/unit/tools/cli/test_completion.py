@@ -5,7 +5,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from dranode.driver.cli.commands import cli
-from dranode.tools.kubectl.plugin import plugin
+from dranode.tools.kubectl.plugin import candidates, plugin
 
 
 def offered(*words: str) -> list[str]:
@@ -27,6 +27,7 @@ def test_commands_options_and_option_values_are_completed() -> None:
     assert offered("doc") == ["doctor"]
     assert "--machine" in offered("topology", "--ma")
     assert offered("topology", "-o", "js") == ["json"]
+    assert next(candidates(["--context", "prod", "dev"])).startswith("devices\t")
 
 
 def test_an_unknown_shell_is_refused_and_the_known_ones_are_named() -> None:
