@@ -25,6 +25,7 @@ from dranode.sim.allocator.capacity import (
     Shortage,
     available_counters,
     canonical,
+    consumptions,
     shortage,
     steps_are_inexact,
 )
@@ -391,6 +392,7 @@ def notes_on_success(
                 *notes_on_failure(relevant),
                 *_not_distinct(claim, picks),
                 *_inexact_steps(picks, features),
+                *_too_little(picks, features),
                 *_repeated_configs(allocation),
                 *_waits(allocation),
             )
@@ -421,6 +423,18 @@ def _inexact_steps(picks: Sequence[DevicePick], features: Features) -> Iterator[
                 f"{pick.candidate.device.name}: kube-scheduler rounds the steps of a capacity up to whole numbers, so "
                 "a fractional request consumes more than its policy says"
             )
+
+
+def _too_little(picks: Sequence[DevicePick], features: Features) -> Iterator[str]:
+    for pick in picks:
+        requests = pick.alternative.capacity
+        amounts = consumptions(pick.candidate, requests, features) if pick.share is not None else {}
+        for name, amount in amounts.items():
+            if amount.value < 0 or (name in requests and amount < requests[name]):
+                yield (
+                    f"{pick.candidate.device.name}: {requests.get(name)} of {name} counts as {amount}, because before "
+                    "1.37, amounts below 0 are accepted, and those beyond 64 bits wrap around"
+                )
 
 
 def _waits(allocation: AllocationResult) -> Iterator[str]:

@@ -201,6 +201,12 @@ class Defect:
 DEFECTS: Final = (
     Defect(
         "1.34",
+        ("1.37",),
+        140556,
+        "add() and sub() of a selector also change the quantity itself if it has more than 18 digits or parts below 1n",
+    ),
+    Defect(
+        "1.34",
         ("1.34.2", "1.35"),
         None,
         "an allocation has a class's configurations once for each request of the class, without the request's name",

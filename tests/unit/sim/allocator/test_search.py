@@ -156,6 +156,8 @@ def test_a_claim_that_does_not_fit_alone_fits_after_an_overflow() -> None:
     )
     outcomes = allocate([slice_of("gpu", *devices)], *wanted, features=Features.of(release("1.36")))
     assert [names(outcome) for outcome in outcomes] == [["d2"], ["d2"]]
+    # The second claim gets more than there is, which the note on the first one explains.
+    assert [["wrap around" in note for note in outcome.notes] for outcome in outcomes] == [[True], []]
 
 
 def test_a_search_that_takes_too_long_stops_at_the_limit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
