@@ -7,6 +7,7 @@ default, for Debian's and Red Hat's layout, under the names that programs load (
 ldconfig is needed.
 """
 
+import contextlib
 import errno
 import re
 from collections.abc import Iterable, Mapping
@@ -223,6 +224,16 @@ def _target(root: Root, path: str) -> str | None:
         raise MachineError(f"/{path} cannot be read: {error.strerror}") from error
 
 
+def _file(root: Root, below: str, path: str) -> str | None:
+    """Return what a path leads to; None if it is a folder, which Docker makes if it has to mount a missing file."""
+    real = _followed(root, below, path)
+    if real is not None:
+        with contextlib.suppress(OSError):
+            root.listdir(f"{below}{real}")
+            return None
+    return real
+
+
 def _existing(root: Root, driver_root: str, folders: Iterable[str]) -> tuple[str, ...]:
     """Return the folders that exist, with their links followed, each once."""
     found = (_followed(root, driver_root, folder) for folder in folders)
@@ -264,7 +275,7 @@ def _libraries(root: Root, driver_root: str, folders: Iterable[str], version: st
             wanted = (
                 _COMPUTE.fullmatch(stem) if mode is GPUMode.COMPUTE else "/nvidia" in stem or stem.startswith(_GRAPHICS)
             )
-            real = _followed(root, driver_root, f"{folder}/{name}") if so and wanted else None
+            real = _file(root, driver_root, f"{folder}/{name}") if so and wanted else None
             if real is None:
                 continue
             if real.endswith(f".so.{version}") or stem.startswith(_UNVERSIONED):
@@ -285,7 +296,7 @@ def _files(root: Root, driver_root: str, folders: Iterable[str], version: str, m
     files: dict[str, str] = {}
     for folder, target, pattern in _file_folders(root, driver_root, folders, version, mode):
         for name in names(root, f"{driver_root}{folder}"):
-            real = _followed(root, driver_root, f"{folder}/{name}") if re.fullmatch(pattern, name) else None
+            real = _file(root, driver_root, f"{folder}/{name}") if re.fullmatch(pattern, name) else None
             if real is not None:
                 files.setdefault(f"{target}/{name}", real)
     return files

@@ -96,6 +96,15 @@ def test_libraries_of_another_version_or_of_others_stay_on_the_host() -> None:
     assert "/usr/lib64/libcuda.so.535.1.1" not in mounted(with_libraries())
 
 
+def test_a_folder_with_the_name_of_a_file_does_not_hide_it() -> None:
+    machine, folders = with_libraries("usr/lib64"), (f"{DEBIAN}/libcuda.so.{VERSION}", "usr/local/bin/nvidia-smi")
+    for folder in folders:
+        machine.put(f"{folder}/empty", b"")
+    mounts = mounted(machine)
+    assert mounts[f"/usr/lib64/libcuda.so.{VERSION}"] == f"/usr/lib64/libcuda.so.{VERSION}"
+    assert not {f"/{folder}" for folder in folders} & {*mounts.values()}
+
+
 def test_graphics_mounts_all_libraries_of_the_driver_and_their_configuration() -> None:
     paths = mounted(with_libraries(), GPUMode.GRAPHICS)
     for name in ("libnvidia-glcore.so.1", "libnvidia-egl-gbm.so.1.1.2", "gbm/nvidia-drm_gbm.so"):
