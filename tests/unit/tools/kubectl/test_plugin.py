@@ -1,6 +1,9 @@
 """`kubectl dranode` shows claims, devices and nodes of all drivers, with kubectl's flags and output formats."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -322,3 +325,20 @@ def test_kubectl_gets_completions_with_descriptions_and_no_files(
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_has_a_completion_script(kubectl: Any, shell: str) -> None:
     assert f"_KUBECTL_DRANODE_COMPLETE={shell}_complete" in kubectl("completion", shell)
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name.endswith("kubectl.plugin"):
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from dranode.tools.kubectl import run_plugin
+run_plugin()
+"""
+
+
+def test_ctrl_c_while_modules_are_loaded_prints_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
