@@ -7,6 +7,7 @@ import copy
 import json
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,7 @@ from dranode.sanity.kubelet import CALL_SECONDS, Answers, ClaimAnswer, ClaimIden
 from dranode.sanity.objects import StatusError
 
 OTHER_DRIVER: Final = "other.sanity.example.com"
-# How many checks report that a driver prepares nothing; the others would all say the same.
+# How many checks report that a claim was not prepared for the same reason; a hundred may meet it.
 _REPORTED: Final = 3
 # How long the next call may take after so many calls have timed out; otherwise a run would take hours.
 _LIMITS: Final = ((3, CALL_SECONDS), (10, 5.0), (sys.maxsize, 1.0))
@@ -42,7 +43,6 @@ class Bench(DriverLink):
         given: claims that exist already.
         configurations: opaque parameters that the driver accepts, each with a different effect.
         claims_tried: how many claims with devices there were.
-        claims_prepared: how many of them the driver has prepared when it had to.
         spoiled: the driver has to be started again before the next check, so that the check judges what it sees itself.
         broken_streams: what is wrong with the health services whose streams do not begin with a message.
     """
@@ -51,7 +51,6 @@ class Bench(DriverLink):
     given: Sequence[KubeDocument] = ()
     configurations: Sequence[Any] = ()
     claims_tried: int = 0
-    claims_prepared: int = 0
     spoiled: bool = False
     broken_streams: dict[str, str] = field(default_factory=dict)
     _claims: dict[str, BenchClaim] = field(default_factory=dict)
@@ -60,7 +59,7 @@ class Bench(DriverLink):
     _slices: list[str] = field(default_factory=list)
     _names: int = 0
     _expired: int = 0
-    _refusals: int = 0
+    _refusals: Counter[str] = field(default_factory=Counter)
 
     # --- claims ---
 
@@ -235,7 +234,7 @@ class Bench(DriverLink):
 
         Raises:
             Breach: it does not.
-            Unable: it never has, which several checks have reported.
+            Unable: it does not, for a reason that several checks have reported.
         """
         method, remedy = "NodePrepareResources", "prepare what is published"
         try:
@@ -243,11 +242,13 @@ class Bench(DriverLink):
                 answers = self.prepare(*claims, version=version, client=client)
             prepared = [_succeeded(method, answers, claim, remedy) for claim in claims]
         except Breach as breach:
-            self._refusals += not self.claims_prepared
-            if self._refusals > _REPORTED:
-                raise Unable("the driver has not prepared any claim yet; the checks that failed say why") from breach
+            reason = breach.seen
+            for claim in claims:
+                reason = reason.replace(claim.identity.name, "").replace(claim.uid, "")
+            self._refusals[reason] += 1
+            if self._refusals[reason] > _REPORTED:
+                raise Unable(f"{breach.seen}, which {_REPORTED} other checks report") from breach
             raise
-        self.claims_prepared += len(claims)
         return prepared
 
     def same_answer(
