@@ -137,12 +137,7 @@ def world(subject: Subject = CPU) -> Iterator[Path]:
             consumed = dict(subject.consumed)
             store.put(
                 allocated_claim(
-                    f"c{number}",
-                    subject.driver,
-                    devices,
-                    uid=f"uid-{number}",
-                    consumedCapacity=consumed,
-                    shareID=share,
+                    f"c{number}", subject.driver, devices, uid=f"uid-{number}", consumedCapacity=consumed, shareID=share
                 )
             )
         yield folder

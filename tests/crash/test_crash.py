@@ -84,10 +84,7 @@ def world(folder: Path, board: Board, fuse: Fuse, *, wired: bool) -> NodeClaims:
 
 
 def claims(driver: str) -> tuple[ResourceClaim, ...]:
-    return (
-        allocated_claim("a", driver, {"r": "lamp-0", "s": "lamp-1"}),
-        allocated_claim("b", driver, ["lamp-2"]),
-    )
+    return (allocated_claim("a", driver, {"r": "lamp-0", "s": "lamp-1"}), allocated_claim("b", driver, ["lamp-2"]))
 
 
 def state(folder: Path, node: NodeClaims, board: Board) -> Any:

@@ -99,16 +99,7 @@ def matches(expected: list[str], printed: list[str]) -> bool:
 
 
 def test_every_page_is_tested() -> None:
-    elsewhere = {
-        "benches.md",
-        "cdi.md",
-        "drivers.md",
-        "field.md",
-        "fleet.md",
-        "gpu.md",
-        "machines.md",
-        "queues.md",
-    }
+    elsewhere = {"benches.md", "cdi.md", "drivers.md", "field.md", "fleet.md", "gpu.md", "machines.md", "queues.md"}
     assert {page.name for page in MANUAL} | elsewhere >= {page.name for page in ROOT.glob("docs/*.md")}
     languages = [found[0] for page in MANUAL for found in BLOCK.findall(page.read_text())]
     # The Dockerfile is built by tests/interop/test_image.py.

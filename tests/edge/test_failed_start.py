@@ -35,10 +35,7 @@ def left(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [
-        (b"{", "kubeconfig is not YAML"),
-        (b"current-context: missing", "kubeconfig cannot be used: it has no contexts"),
-    ],
+    [(b"{", "kubeconfig is not YAML"), (b"current-context: missing", "kubeconfig cannot be used: it has no contexts")],
 )
 def test_an_invalid_kubeconfig_is_a_usage_error_and_creates_no_folder(
     folder: Path, content: bytes, sentence: str

@@ -62,8 +62,7 @@ def test_documents_are_sent_and_received_unchanged(client: Client, api: ApiServe
 
 
 @pytest.mark.parametrize(
-    ("served", "used"),
-    [(("v1", "v1beta1"), "v1"), (("v1beta2", "v1beta1"), "v1beta2"), (("v1beta1",), "v1beta1")],
+    ("served", "used"), [(("v1", "v1beta1"), "v1"), (("v1beta2", "v1beta1"), "v1beta2"), (("v1beta1",), "v1beta1")]
 )
 def test_the_newest_served_version_is_used_and_read_as_v1(
     api: ApiServer, tmp_path: Path, served: tuple[str, ...], used: str

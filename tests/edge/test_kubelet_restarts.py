@@ -87,9 +87,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_claims_that_come_and_go_while_kubelet_restarts_are_neither_lost_nor_given_twice(
-    folder: Path,
-) -> None:
+def test_claims_that_come_and_go_while_kubelet_restarts_are_neither_lost_nor_given_twice(folder: Path) -> None:
     places = ["--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--machine", "cores=32"]
     rest = ["--node-name", "node", "--nri-socket", "none", "--http-address", "none"]
     log = folder / "log"

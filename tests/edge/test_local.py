@@ -139,10 +139,7 @@ def test_beta_versions_and_templates_are_accepted(tmp_path: Path, version: str) 
 
 def test_each_pod_gets_its_own_claim_from_a_template_and_pods_share_a_named_claim(tmp_path: Path) -> None:
     def pod(name: str) -> dict[str, Any]:
-        claims = [
-            {"name": "own", "resourceClaimTemplateName": "t"},
-            {"name": "shared", "resourceClaimName": "both"},
-        ]
+        claims = [{"name": "own", "resourceClaimTemplateName": "t"}, {"name": "shared", "resourceClaimName": "both"}]
         return {
             "apiVersion": "v1",
             "kind": "Pod",

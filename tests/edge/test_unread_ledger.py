@@ -211,9 +211,7 @@ def test_an_active_instance_that_cannot_write_hands_authority_back_to_one_that_c
         eventually(lambda: new.missing() == ())
 
 
-def test_an_instance_that_takes_over_changes_nothing_until_it_can_read(
-    world: World,
-) -> None:
+def test_an_instance_that_takes_over_changes_nothing_until_it_can_read(world: World) -> None:
     with_a_claim(world, "old")
     with newer_schema(world.ledger):
         new = world.start("new")

@@ -13,12 +13,7 @@ from tests.fakes.nri import container
 from tests.fakes.pinning_node import CLAIM, CLAIMS, EXCLUSIVE, PODS, SHARED, pinning_node
 from tests.fakes.waiting import eventually
 
-LABELS = {
-    "driver": "dra.cpu",
-    "namespace": "default",
-    "resourceclaim_name": "a",
-    "resourceclaim_uid": "uid-a",
-}
+LABELS = {"driver": "dra.cpu", "namespace": "default", "resourceclaim_name": "a", "resourceclaim_uid": "uid-a"}
 STAT = "usage_usec {usage}\nnr_periods 4\nnr_throttled 1\nthrottled_usec 500000\n"
 
 

@@ -81,8 +81,7 @@ def claim(
         ClaimRef("default", name, name),
         tuple(
             AllocatedResult(
-                each,
-                tuple(replace(one, parameters=parse_cpu_config(one)) for one in configs_for(each, configs)),
+                each, tuple(replace(one, parameters=parse_cpu_config(one)) for one in configs_for(each, configs))
             )
             for each in results
         ),

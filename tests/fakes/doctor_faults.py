@@ -89,11 +89,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "--reserved-cpus 0-1",
     ),
     "no reserved CPUs": (nothing_reserved, "no-reserved-cpus", "--reserved-cpus"),
-    "reserved CPUs that do not exist": (
-        reserved_nowhere,
-        "options-refused",
-        "dranode machine show",
-    ),
+    "reserved CPUs that do not exist": (reserved_nowhere, "options-refused", "dranode machine show"),
     "memory that makes no sense": (garbled_memory, "hardware-unread", "tries again every second"),
     "no registry": (no_registry, "place-missing", "mount it into the driver's pod"),
     "a file for the CDI directory": (in_the_way, "place-wrong", "remove it"),
@@ -160,21 +156,13 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     ),
     "NRI off": (nri_disabled, "nri-off", "restart containerd"),
     "NRI off in an imported file": (dropped_in, "nri-off", "restart containerd"),
-    "NRI without a socket": (
-        no_connections,
-        "nri-connections-off",
-        "disable_connections = false",
-    ),
+    "NRI without a socket": (no_connections, "nri-connections-off", "disable_connections = false"),
     "NRI elsewhere": (
         lambda node: node.containerd({"socket_path": "/run/other/nri.sock"}, {}),
         "nri-socket-differs",
         "--nri-socket /run/other/nri.sock",
     ),
-    "no NRI wanted": (
-        lambda node: node.options.update(nri_socket="none"),
-        "nri-unused",
-        "leave the option out",
-    ),
+    "no NRI wanted": (lambda node: node.options.update(nri_socket="none"), "nri-unused", "leave the option out"),
     "CDI off": (
         lambda node: node.containerd({}, {"enable_cdi": False}),
         "cdi-off",
@@ -244,11 +232,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "feature-gate-off",
         "enable the feature gate DRAConsumableCapacity",
     ),
-    "the gate of an option off": (
-        gate_of_an_option_off,
-        "feature-gate-off",
-        "leave out --node-allocatable-mapping",
-    ),
+    "the gate of an option off": (gate_of_an_option_off, "feature-gate-off", "leave out --node-allocatable-mapping"),
     "NUMA nodes that contradict each other": (
         lambda node: node.write("sys/devices/system/node/node1/cpulist", "0"),
         "hardware-odd",
@@ -317,9 +301,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     "damaged notes of settings": (notes_damaged, "settings-unrestorable", "reboot the node"),
     "a misspelt variable": (
         lambda node: setattr(
-            node,
-            "variables",
-            tuple(unknown_variables({"DRANODE_NODENAME": "w"}, ["DRANODE_NODE_NAME"])),
+            node, "variables", tuple(unknown_variables({"DRANODE_NODENAME": "w"}, ["DRANODE_NODE_NAME"]))
         ),
         "variable-unknown",
         "did you mean DRANODE_NODE_NAME?",

@@ -75,10 +75,7 @@ def training_fleet(nodes: int, *, compared: bool = False) -> FleetPicture:
     big = WaitingPod(
         "ml/big-0",
         ("ml/big",),
-        (
-            "kube-scheduler: 0/4 nodes are available: cannot allocate all claims.",
-            "Closest: worker-0. 3 of 8 GPUs fit",
-        ),
+        ("kube-scheduler: 0/4 nodes are available: cannot allocate all claims.", "Closest: worker-0. 3 of 8 GPUs fit"),
     )
     return fleet_picture(
         "Cluster prod",

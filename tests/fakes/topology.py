@@ -42,12 +42,7 @@ def regular(sockets: int, numa: int, l3: int, cores: int, threads: int) -> Topol
     total = sockets * numa * l3 * cores
     return topology(
         {
-            cpu: (
-                cpu % total,
-                cpu % total // (numa * l3 * cores),
-                cpu % total // (l3 * cores),
-                cpu % total // cores,
-            )
+            cpu: (cpu % total, cpu % total // (numa * l3 * cores), cpu % total // (l3 * cores), cpu % total // cores)
             for cpu in range(total * threads)
         }
     )

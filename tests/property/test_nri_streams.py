@@ -66,11 +66,7 @@ def test_a_stream_that_comes_byte_by_byte_gives_the_same_events_and_answers() ->
 
 
 messages = st.builds(
-    ttrpc.Message,
-    st.integers(0, 2**32 - 1),
-    st.integers(0, 255),
-    st.integers(0, 255),
-    st.binary(max_size=300),
+    ttrpc.Message, st.integers(0, 2**32 - 1), st.integers(0, 255), st.integers(0, 255), st.binary(max_size=300)
 )
 
 
@@ -116,11 +112,7 @@ def test_garbage_causes_at_most_one_protocol_error(garbage: bytes, at: list[int]
     assert one_error_at_most(cut(garbage, at)) <= 1
 
 
-@given(
-    version=st.sampled_from(sorted(CAPTURED)),
-    end=st.integers(0, 2000),
-    garbage=st.binary(max_size=60),
-)
+@given(version=st.sampled_from(sorted(CAPTURED)), end=st.integers(0, 2000), garbage=st.binary(max_size=60))
 def test_garbage_after_good_frames_causes_at_most_one_protocol_error(version: str, end: int, garbage: bytes) -> None:
     assert one_error_at_most([CAPTURED[version][:end], garbage]) <= 1
 

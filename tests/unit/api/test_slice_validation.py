@@ -86,10 +86,7 @@ def test_slices_that_the_api_server_accepts_are_valid(document: dict[str, Any]) 
         (spec(nodeName=None, nodeSelector={"nodeSelectorTerms": []}), "spec.nodeSelector.nodeSelectorTerms"),
         (spec(nodeName=None, nodeSelector={"nodeSelectorTerms": [TERM, TERM]}), "spec.nodeSelector.nodeSelectorTerms"),
         (
-            spec(
-                nodeName=None,
-                nodeSelector={"nodeSelectorTerms": [HAS]},
-            ),
+            spec(nodeName=None, nodeSelector={"nodeSelectorTerms": [HAS]}),
             "spec.nodeSelector.nodeSelectorTerms[0].matchExpressions[0].operator",
         ),
         (

@@ -116,10 +116,7 @@ def test_a_verdict_has_the_first_decoding_error_or_all_broken_rules() -> None:
         (GOOD.replace("0.3.0", "1.0.0"), "containerd 1.7 (CDI library v0.8.1) refuses version 1.0.0"),
         (GOOD.replace("0.3.0", "0.7.0"), "podman 4.9, containerd 1.7.15 and older refuse version 0.7.0"),
         (GOOD.replace("example.com/cpu", "a/cpu"), "crash over a vendor or class of one letter: a/cpu"),
-        (
-            GOOD.replace("0.3.0", "0.8.0").replace('"env": ["A=1"]', '"intelRdt": {"closID": "/"}'),
-            'refuses closID "/"',
-        ),
+        (GOOD.replace("0.3.0", "0.8.0").replace('"env": ["A=1"]', '"intelRdt": {"closID": "/"}'), 'refuses closID "/"'),
         (
             GOOD.replace('"env": ["A=1"]', '"deviceNodes": [{"path": "/dev/a", "permissions": "none"}]'),
             'refuse the permissions "none"',

@@ -68,10 +68,7 @@ def test_edits_within_the_rules_have_no_problem(edits: ContainerEdits) -> None:
         ),
         (
             ContainerEdits(
-                net_devices=(
-                    NetDevice(host_interface_name="a", name="n"),
-                    NetDevice(host_interface_name="b", name="n"),
-                )
+                net_devices=(NetDevice(host_interface_name="a", name="n"), NetDevice(host_interface_name="b", name="n"))
             ),
             ".netDevices[1].name",
             '"n"',

@@ -46,10 +46,7 @@ def test_unknown_fields_in_the_references_form_are_ignored() -> None:
         (form2(""), "opaque config: cpuConfig.cpuset is empty or missing"),
         ({"apiVersion": "v1alpha1"}, "opaque config: cpuConfig.cpuset is empty or missing"),
         (form2("abc"), 'opaque config: failed to parse cpuset "abc"'),
-        (
-            {**form2("2-5"), "apiVersion": "v1beta1"},
-            'unsupported opaque config apiVersion: "v1beta1"',
-        ),
+        ({**form2("2-5"), "apiVersion": "v1beta1"}, 'unsupported opaque config apiVersion: "v1beta1"'),
         ({"cpuConfig": {"cpuset": "2-5"}}, 'unsupported opaque config apiVersion: ""'),
         ({"cpuset": "2", "threads": "any"}, 'unsupported opaque config apiVersion: ""'),
         ('{"apiVersion": "v1alpha1", "cpuConf', "failed to unmarshal opaque config: expected an object, got a string"),

@@ -178,11 +178,7 @@ def test_the_number_of_slices_is_as_published(
             Threads.FULL_CORE,
             {"value": "4", "requestPolicy": {"default": "2", "validRange": {"min": "2", "step": "2"}}},
         ),
-        (
-            "0-2,4-6",
-            Threads.FULL_CORE,
-            {"value": "2", "requestPolicy": {"default": "2", "validValues": ["2"]}},
-        ),
+        ("0-2,4-6", Threads.FULL_CORE, {"value": "2", "requestPolicy": {"default": "2", "validValues": ["2"]}}),
     ],
 )
 def test_a_capacity_has_a_request_policy(reserved: str, threads: Threads, capacity: Any) -> None:

@@ -348,8 +348,7 @@ def test_each_results_cpus_are_recorded_if_containers_can_use_single_requests(
 
 
 @pytest.mark.parametrize(
-    ("sharing", "told"),
-    [((), []), (("a",), ["_0"]), (("b",), ["_1"]), (("a", "b"), ["", "_0", "_1"])],
+    ("sharing", "told"), [((), []), (("a",), ["_0"]), (("b",), ["_1"]), (("a", "b"), ["", "_0", "_1"])]
 )
 def test_each_request_for_the_shared_pool_is_recorded(sharing: tuple[str, ...], told: list[str]) -> None:
     configs = [config(own(shared=True), (name,)) for name in sharing]

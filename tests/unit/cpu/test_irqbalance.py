@@ -132,10 +132,7 @@ def test_an_irqbalance_that_does_not_answer_is_named_with_what_to_do(tmp_path: P
     mute = Mute(tmp_path)
     (tmp_path / "file").touch()
     for folder, sentence in [
-        (
-            tmp_path,
-            "/run/irqbalance/irqbalance7.sock does not answer ('what?' names no banned CPUs): it may",
-        ),
+        (tmp_path, "/run/irqbalance/irqbalance7.sock does not answer ('what?' names no banned CPUs): it may"),
         (
             tmp_path / "file",
             "/run/irqbalance cannot be listed (Not a directory); if an irqbalance runs, it may put interrupts",

@@ -171,9 +171,7 @@ def test_an_abandoned_claim_leaves_nothing_behind(tmp_path: Path) -> None:
     assert values(kernel, ALL) == BEFORE
 
 
-def test_after_a_reboot_a_claim_is_quiet_again_only_once_it_is_prepared(
-    tmp_path: Path,
-) -> None:
+def test_after_a_reboot_a_claim_is_quiet_again_only_once_it_is_prepared(tmp_path: Path) -> None:
     kernel = Kernel()
     node = started(tmp_path, kernel)
     prepare(node, A)

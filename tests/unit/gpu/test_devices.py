@@ -107,10 +107,7 @@ def test_a_shared_gpu_gives_one_share_and_its_part_of_memory_by_default() -> Non
     (device,) = gpu_devices(scan(mi300x(gpus=1, parts=1).root()), shared=True)
     assert device.allow_multiple_allocations is True
     assert encode(device.capacity) == {
-        "shares": {
-            "value": "10",
-            "requestPolicy": {"default": "1", "validRange": {"min": "1", "step": "1"}},
-        },
+        "shares": {"value": "10", "requestPolicy": {"default": "1", "validRange": {"min": "1", "step": "1"}}},
         "memory": {
             "value": "192Gi",
             "requestPolicy": {"default": "19660Mi", "validRange": {"min": "1Mi", "step": "1Mi"}},
@@ -131,7 +128,4 @@ def test_a_whole_gpu_has_no_policy_and_allows_one_claim() -> None:
 def test_taints_are_published_on_their_devices() -> None:
     taint = DeviceTaint(key="dra.gpu/unhealthy", value="wedged", effect="NoSchedule")
     found = gpu_devices(scan(laptop().root()), shared=False, taints={"gpu-0000-01-00-0": (taint,)})
-    assert {device.name: device.taints for device in found} == {
-        "gpu-0000-00-02-0": (),
-        "gpu-0000-01-00-0": (taint,),
-    }
+    assert {device.name: device.taints for device in found} == {"gpu-0000-00-02-0": (), "gpu-0000-01-00-0": (taint,)}

@@ -153,8 +153,7 @@ def test_admin_access_never_takes_a_gpu_from_its_driver() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "other"),
-    [("gpu-0000-4d-00-0", "gpu-0000-4d-00-3"), ("gpu-0000-4d-00-3", "gpu-0000-4d-00-0")],
+    ("asked", "other"), [("gpu-0000-4d-00-0", "gpu-0000-4d-00-3"), ("gpu-0000-4d-00-3", "gpu-0000-4d-00-0")]
 )
 def test_a_gpu_and_its_partitions_are_never_both_granted_and_both_claims_are_named(asked: str, other: str) -> None:
     with pytest.raises(ClaimConflictError) as caught:

@@ -114,10 +114,7 @@ def test_a_gpu_that_disappears_is_reported_until_it_is_back() -> None:
     inventory = scan(laptop().root())
     without = GPUInventory(inventory.gpus[:1])
     condition = present(present(GPUCondition(), inventory, NOON), without, NOON + 1)
-    assert state(condition) == (
-        Health.UNHEALTHY,
-        "the GPU vanished from the PCI bus (since 2027-01-15T08:00:01Z)",
-    )
+    assert state(condition) == (Health.UNHEALTHY, "the GPU vanished from the PCI bus (since 2027-01-15T08:00:01Z)")
     assert state(present(condition, inventory, NOON + 2)) == (Health.HEALTHY, "")
 
 

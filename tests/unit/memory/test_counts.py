@@ -194,13 +194,7 @@ def test_the_table_has_a_row_for_ordinary_memory_and_for_each_size_of_pages() ->
     ]
     assert {
         name: rows[1][name] for name in ("reserved pages", "free", "used by pods", "published", "could be added")
-    } == {
-        "reserved pages": 8,
-        "free": 5,
-        "used by pods": 2,
-        "published": "10Mi",
-        "could be added": 7,
-    }
+    } == {"reserved pages": 8, "free": 5, "used by pods": 2, "published": "10Mi", "could be added": 7}
     assert rows[0]["published"] == "3Gi"
     assert "NUMA node 0: 1 pages of 2Mi are surplus, and claims do not get them" in list(
         count_remarks(counts(two_nodes()))

@@ -281,10 +281,7 @@ def test_without_proc_irq_nothing_is_promised() -> None:
     ("gone", "sentence"),
     [
         (WORKQUEUE, "unbound kernel work stays, because there is no /sys/devices/virtual/workqueue/cpumask"),
-        (
-            "sys/fs/cgroup/cgroup.controllers",
-            "the host's services stay, because /sys/fs/cgroup is not cgroup v2",
-        ),
+        ("sys/fs/cgroup/cgroup.controllers", "the host's services stay, because /sys/fs/cgroup is not cgroup v2"),
         (
             SYSTEM,
             (
@@ -305,8 +302,7 @@ def test_settings_that_the_machine_lacks_are_reported(gone: str, sentence: str) 
 
 
 @pytest.mark.parametrize(
-    ("path", "text"),
-    [(interrupt(24), "what"), (DEFAULT, "what"), (DEFAULT, ""), (WORKQUEUE, "what"), (WORKQUEUE, "")],
+    ("path", "text"), [(interrupt(24), "what"), (DEFAULT, "what"), (DEFAULT, ""), (WORKQUEUE, "what"), (WORKQUEUE, "")]
 )
 def test_settings_that_are_not_cpu_lists_are_reported(path: str, text: str) -> None:
     kernel = Kernel()

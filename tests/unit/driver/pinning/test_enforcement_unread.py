@@ -113,9 +113,7 @@ def test_a_new_container_gets_what_the_known_claims_leave(world: World) -> None:
     assert (resources.cpus, updates) == (CPUSet((2, 3, 6)), ())
 
 
-def test_a_new_container_gets_the_cpus_of_a_claim_with_a_spec_if_kubelet_gave_it_the_claim(
-    world: World,
-) -> None:
+def test_a_new_container_gets_the_cpus_of_a_claim_with_a_spec_if_kubelet_gave_it_the_claim(world: World) -> None:
     assert world.enforcer.create(replace(EXCLUSIVE, cpus=CPUSet()))[0].cpus == MINE.cpus
     world.node.given = {}
     with pytest.raises(RefusedError, match="which kubelet has not given"):
@@ -166,9 +164,7 @@ def test_once_the_ledger_is_read_the_runtime_is_synchronized_before_any_mask_cha
     assert not enforcer.unsolicited.reconnection_due()
 
 
-def test_containers_known_before_are_pinned_again_without_a_new_connection(
-    world: World,
-) -> None:
+def test_containers_known_before_are_pinned_again_without_a_new_connection(world: World) -> None:
     world.node.now = HELD
     world.kernel.speaks = False
     world.enforcer.synchronize((EXCLUSIVE, SHARED))
