@@ -2,7 +2,7 @@
 
 The rules are those of client-go (tools/clientcmd): of several files, the first one that has a cluster, user, context or
 current context wins; paths are relative to the file that they are in; `*-data` fields win over files. Fields that
-kubectl ignores are ignored here too.
+kubectl ignores are ignored here too, and so are documents after a file's first one.
 """
 
 import base64
@@ -210,7 +210,7 @@ _PIPED: Final[dict[Path, Any]] = {}
 def _document(path: Path) -> Any:
     if path in _PIPED:
         return _PIPED[path]
-    document = read_yaml(path)
+    document = read_yaml(path, first=True)
     if is_pipe(path):
         _PIPED[path] = document
     return document

@@ -135,29 +135,30 @@ def _parts(text: str) -> Iterator[str]:
     yield "\n" * text.count("\n", 0, start) + text[start:]
 
 
-def read_yaml(path: Path | str) -> Any:
-    """Read the only YAML or JSON document of a file, of any type; None for an empty file.
+def read_yaml(path: Path | str, *, first: bool = False) -> Any:
+    """Read the only YAML or JSON document of a file, of any type; None for an empty file. See `parse_yaml`.
 
     Raises:
         DocumentError: the file cannot be read, is not YAML or JSON, or holds several documents.
     """
     file = str(path)
-    return parse_yaml(_content(file), file)
+    return parse_yaml(_content(file), file, first=first)
 
 
-def parse_yaml(content: bytes, place: str) -> Any:
+def parse_yaml(content: bytes, place: str, *, first: bool = False) -> Any:
     """Read the only YAML or JSON document of a file's content, of any type; None for an empty one.
 
     Args:
         content: the bytes.
         place: what errors call the file.
+        first: whether documents after the first one are ignored.
 
     Raises:
         StrictError: there are several documents, or one is refused by the strict rules.
         DocumentError: the content is not YAML or JSON.
     """
     documents = _parse(_decoded(content, place), place)
-    if len(documents) > 1:
+    if len(documents) > 1 and not first:
         raise StrictError(f"{place} holds {len(documents)} documents, but one is expected")
     return documents[0] if documents else None
 

@@ -535,6 +535,7 @@ def test_the_first_of_several_kubeconfigs_that_sets_something_wins(tmp_path: Pat
         one, two = (
             write_kubeconfig(folder, seen.port, {"tokenFile": "token"}, scheme="http") for folder in (first, second)
         )
+        one.write_text(f"{one.read_text()}---\nclusters: []\n")
         joined = f"{tmp_path / 'missing'}:{one}:{two}"
         get(joined)
         assert seen.last("Authorization") == ["Bearer first"]  # each path is relative to its own file
