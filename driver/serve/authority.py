@@ -8,8 +8,9 @@ Locks on files decide (flock(2)). The kernel releases the locks of a process tha
 - `standby.lock`: held by the older instance afterwards, until it is ended. If the newer one dies, or cannot use the
   ledger, the older one becomes active again. An instance that cannot use the ledger is active only if no other one
   wants to be.
-- `connected.lock`: held by the active instance while a container runtime is connected to it. While it is free, another
-  instance that is connected answers the runtime.
+- `connected.lock`: held by the active instance while a container runtime is connected to it, and touched at each check.
+  While it is free, or was not touched for a while because its holder is stopped, another instance that is connected
+  answers the runtime.
 
 Two instances check the locks five times a second. An instance that is alone waits until another one shows itself
 (`OtherInstances`). While the active role passes on, the runtime may ask both about one container. Then `RequestNotes`
@@ -281,6 +282,9 @@ class OtherInstances:
 
 # How often two instances check the locks, in seconds.
 _CHECK_SECONDS: Final = 0.2
+# How long after its last check the active instance counts as stopped, in seconds. If it was only slow, `RequestNotes`
+# still lets one instance adjust each container.
+_STOPPED_SECONDS: Final = 2.0
 # How often an instance that is alone checks anyway, in seconds: an instance of an older version does not show itself.
 _ALONE_SECONDS: Final = 5.0
 
@@ -353,10 +357,19 @@ class Authority(Instance):
         another instance that can is about to take over.
         """
         try:
-            return self.active or not (self._answers.is_held() or self._defers_to_other())
+            return self.active or not (self._is_answered() or self._defers_to_other())
         except LedgerError as error:
             log.warning("driver=%s: only the active instance answers the runtime: %s", self._name, error)
             return self.active
+
+    def _is_answered(self) -> bool:
+        """Return whether an active instance is connected to the runtime and still checks the locks."""
+        if not self._answers.is_held():
+            return False
+        # An older version does not touch the file, so its time is one of the wall clock, which is much later.
+        with contextlib.suppress(OSError):
+            return time.monotonic() - self._answers.path.stat().st_mtime < _STOPPED_SECONDS
+        return True
 
     @property
     def retired(self) -> bool:
@@ -476,9 +489,11 @@ class Authority(Instance):
         if not (self.active and self._connected):
             self._answers.release()
             self._shows = False
-        elif not self._shows:
-            with contextlib.suppress(LedgerError):
-                self._shows = self._answers.acquire(seconds=0)
+            return
+        with contextlib.suppress(LedgerError, OSError):
+            self._shows = self._shows or self._answers.acquire(seconds=0)
+            now = time.monotonic()
+            os.utime(self._answers.path, (now, now))
 
     def _is_contested(self) -> bool:
         """Return whether another instance is prepared to take the authority."""

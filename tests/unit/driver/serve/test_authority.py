@@ -1,6 +1,7 @@
 """Which instance is active, decided by kernel locks in a shared folder, step by step."""
 
 import fcntl
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -107,6 +108,21 @@ def test_a_waiting_instance_answers_if_the_active_one_is_not_connected(make: Cal
     assert [new.authority.adjusts("update a"), old.authority.adjusts("update a")] == [False, True]
     old.authority.disconnected()
     assert [new.authority.adjusts("update a") for _ in range(2)] == [True, True]
+
+
+def test_a_waiting_instance_answers_while_the_active_one_is_stopped(
+    make: Callable[..., Instance], tmp_path: Path
+) -> None:
+    old, new = make("old"), make("new", prepared=False)
+    for each in (old, new):
+        each.check()
+        each.authority.connected()
+    before = new.authority.speaks
+    # No check has touched the lock since the machine was started.
+    os.utime(tmp_path / "connected.lock", (0, 0))
+    meanwhile = new.authority.speaks
+    old.check()
+    assert (before, meanwhile, new.authority.speaks) == (False, True, False)
 
 
 @pytest.mark.parametrize("late", [False, True])
