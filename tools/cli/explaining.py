@@ -21,8 +21,9 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
 from dranode.sim.machines.forms import open_machine
 from dranode.tools.cli.on_node import ThisNode, plugins_here
+from dranode.tools.diagnosis.allocated import follow_allocated, node_of
 from dranode.tools.diagnosis.live_objects import FitAnswer, Lookup, PodFacts
-from dranode.tools.diagnosis.pod import follow_allocated, follow_pod, node_of
+from dranode.tools.diagnosis.pod import follow_pod
 from dranode.tools.diagnosis.scheduler import scheduler_answer
 from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, Trace, as_root, stopped, unseen
 from dranode.tools.readers.pods import PodReader

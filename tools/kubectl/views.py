@@ -12,9 +12,9 @@ from dranode.driver.claims.grant import readable_results
 from dranode.driver.claims.users import groups_among
 from dranode.show.picture.devices import unit_of
 from dranode.sim.allocator.state import Amount
+from dranode.tools.diagnosis.allocated import ready_conditions
 from dranode.tools.diagnosis.device_view import Availability, DeviceRow, allocated_on
 from dranode.tools.diagnosis.live_objects import LiveNode, LivePod
-from dranode.tools.diagnosis.pod import ready_conditions
 
 
 class ClaimStage(StrEnum):

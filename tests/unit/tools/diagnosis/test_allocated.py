@@ -6,7 +6,7 @@ import pytest
 
 from dranode.api.documents import decode
 from dranode.api.resource import ResourceClaim
-from dranode.tools.diagnosis.pod import node_of
+from dranode.tools.diagnosis.allocated import node_of
 
 GPU = "gpu.example.com"
 
