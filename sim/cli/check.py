@@ -17,7 +17,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.cli.documents import asked_features, release_options, report_notes
 from dranode.sim.cluster.across import PublishedDevice
 from dranode.sim.cluster.check import CheckResult, check, check_parameters, nothing_checked
-from dranode.sim.cluster.controllers import ignored_documents
+from dranode.sim.cluster.pod_templates import ignored_documents
 from dranode.sim.machines.forms import open_machine
 
 

@@ -15,8 +15,9 @@ from dranode.driver.claims.plugin import Inventory
 from dranode.driver.plugins import load_plugins
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import NEWEST_STABLE, RELEASES, Release, release
-from dranode.sim.cluster.controllers import POD_TEMPLATES, ignored_documents, with_pods
+from dranode.sim.cluster.controllers import POD_TEMPLATES, with_pods
 from dranode.sim.cluster.nodes_file import Discover
+from dranode.sim.cluster.pod_templates import ignored_documents
 from dranode.sim.cluster.pods import nodes_among
 from dranode.sim.cluster.undecoded import unknown_pod_fields
 from dranode.sim.machines.forms import open_machine

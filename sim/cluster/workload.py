@@ -31,11 +31,11 @@ from dranode.api.resource import (
 from dranode.api.validation import pod_errors
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
-from dranode.sim.cluster.controllers import claims_named
 from dranode.sim.cluster.extended import extended_of, is_special, special_claims
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.manifests import by_key, check_manifests, decoded, decoded_claims, key_of
 from dranode.sim.cluster.pod_claims import KnownClaims, MissingObject, PodClaims, PodGroup, claim_from, pod_claims
+from dranode.sim.cluster.pod_templates import claims_named
 from dranode.sim.scheduler.amounts import check_selectors, pod_scheduling_errors, with_defaults
 from dranode.sim.scheduler.documents import SchedulingPod
 

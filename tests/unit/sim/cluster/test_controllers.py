@@ -9,7 +9,8 @@ from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import DeviceTaint, ObjectMeta
 from dranode.sim.allocator.features import Features
-from dranode.sim.cluster.controllers import MadePods, ignored_documents, with_pods
+from dranode.sim.cluster.controllers import MadePods, with_pods
+from dranode.sim.cluster.pod_templates import ignored_documents
 from dranode.sim.cluster.workload import read_workload
 from dranode.sim.scheduler.documents import NodeSpec, SchedulingNode
 
