@@ -36,9 +36,9 @@ FRAMEWORK_FLAGS: Final = frozenset((
     "--feature-gates", "--force", "--help", "--how-many", "--html", "--http-address", "--insecure-skip-tls-verify",
     "--keep", "--kubeconfig", "--kubelet-config", "--kubelet-root", "--kubernetes", "--log-format", "--machine",
     "--manifests", "--metrics-address", "--move", "--namespace", "--no-device-taints", "--node-name", "--nodes",
-    "--nri-socket", "--output", "--password", "--pod", "--pod-resources-socket", "--pod-uid", "--queues", "--root",
-    "--scores", "--server", "--service-account", "--state", "--store", "--svg", "--through-driver", "--timeout",
-    "--tls-server-name", "--token", "--user", "--username", "--verbose",
+    "--nri-socket", "--output", "--password", "--pod", "--pod-resources-socket", "--pod-uid", "--queues",
+    "--request-timeout", "--root", "--scores", "--server", "--service-account", "--state", "--store", "--svg",
+    "--through-driver", "--timeout", "--tls-server-name", "--token", "--user", "--username", "--verbose",
 ))  # fmt: skip
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
 

@@ -227,11 +227,13 @@ def test_systemd_keeps_its_slices_off_the_cpu_until_the_claim_ends(tmp_path: Pat
         pytest.skip(f"system.slice has CPUs of its own here: {allowed()}")
     node = driver(tmp_path)
     prepare(node)
+    node.tune()
     assert CPUSet.parse(effective.read_text().strip()) == ONLINE - CPUSet((HELD,))
     assert not [sentence for sentence in unmoved(node) if "slice" in sentence]
     subprocess.run(["systemctl", "daemon-reload"], check=True)
     assert CPUSet.parse(effective.read_text().strip()) == ONLINE - CPUSet((HELD,))
     unprepare(node)
+    node.tune()
     assert allowed() == "AllowedCPUs="
     assert not effective.exists() or CPUSet.parse(effective.read_text().strip()) == ONLINE
     subprocess.run(["systemctl", "daemon-reload"], check=True)
@@ -248,15 +250,15 @@ def allowed() -> str:
 @unified
 @pytest.mark.skipif(len(ONLINE) < 3, reason="this machine has less than three CPUs")
 def test_a_container_is_a_partition_as_far_as_its_parents_allow(tmp_path: Path, before: dict[str, str]) -> None:
-    (CGROUP / "cgroup.subtree_control").write_text("+cpuset")
-    pod = CGROUP / f"kubepods-pod{POD}"
+    pods = CGROUP / "kubepods"
+    pod = pods / f"pod{POD}"
     container = pod / ("ab" * 32)
     node = driver(tmp_path)
     with subprocess.Popen(["sleep", "infinity"]) as sleeper:
         try:
-            pod.mkdir()
-            (pod / "cgroup.subtree_control").write_text("+cpuset")
-            container.mkdir()
+            for folder in (pods, pod, container):
+                (folder.parent / "cgroup.subtree_control").write_text("+cpuset")
+                folder.mkdir()
             (container / "cpuset.cpus").write_text(str(HELD))
             (container / "cgroup.procs").write_text(str(sleeper.pid))
             prepare(node, PARTITION)
@@ -268,16 +270,17 @@ def test_a_container_is_a_partition_as_far_as_its_parents_allow(tmp_path: Path, 
                 assert state(container).startswith("isolated invalid")
                 (sentence,) = partitions(node)
                 assert sentence.endswith(f"the kernel says {state(container)}")
-                (pod / "cpuset.cpus").write_text(str(TWO))
-                (pod / "cpuset.cpus.partition").write_text("root")
-                assert state(pod) == "root"
+                for folder in (pods, pod):
+                    (folder / "cpuset.cpus").write_text(str(TWO))
+                    (folder / "cpuset.cpus.partition").write_text("root")
+                    assert state(folder) == "root"
                 node.tune()
                 assert (state(container), partitions(node)) == ("isolated", [])
             unprepare(node, PARTITION)
         finally:
             sleeper.kill()
             sleeper.wait()
-            for folder in (container, pod):
+            for folder in (container, pod, pods):
                 if folder.exists():
                     folder.rmdir()
     before.update(settings())
