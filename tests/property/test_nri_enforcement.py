@@ -74,6 +74,7 @@ class Node(RuleBasedStateMachine):
         self.containers = Containers()
         self.snapshot = PinSnapshot(online=CPUSet(range(CPUS)), variable="V_")
         self.runtime: dict[str, Container] = {}
+        self.pods: dict[str, set[str]] = {}
         self.created = 0
 
     @initialize(reserved=st.sets(st.integers(0, CPUS - 1), max_size=2))
@@ -94,6 +95,7 @@ class Node(RuleBasedStateMachine):
             ClaimRef("ns", uid, uid), CPUSet(free[:count]), held, frozenset(pods), shared_in_pod=not one
         )
         self.snapshot = replace(self.snapshot, claims=self.snapshot.claims.changed([claim]))
+        self.pods.setdefault(uid, set()).update(pods)
 
     @rule(uid=NAMES)
     def unprepare(self, uid: str) -> None:
@@ -111,6 +113,7 @@ class Node(RuleBasedStateMachine):
             return
         assert isinstance(decision, Allowed)
         assert decision.resources.cpus
+        assert all(pod in claim.pods for claim in claims)
         self.answered(decision)
         # kubelet has stopped the earlier container of that name.
         for key in [key for key, one in self.runtime.items() if (one.pod.uid, one.name) == (pod, name)]:
@@ -173,7 +176,8 @@ class Node(RuleBasedStateMachine):
         mine = [self.snapshot.claims[uid] for uid in uids if uid in self.snapshot.claims]
         if mine:
             assert one.cpus == CPUSet.union(claim.cpus for claim in mine)
-            assert all(one.pod.uid in claim.pods for claim in mine)
+            # A container that outlived its claim may have it again, once the claim is prepared for other pods.
+            assert all(one.pod.uid in self.pods[claim.claim.uid] for claim in mine)
         else:
             assert one.cpus.isdisjoint(self.snapshot.held)
 
